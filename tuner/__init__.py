@@ -1,0 +1,1 @@
+"""How the best variant is found: compile, prune, predict, time, verify, choose."""
