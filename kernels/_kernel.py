@@ -26,12 +26,14 @@ class Launch:
         grid: Programs, up to three axes.
         args: Positional arguments: tensors, TensorDescriptors, integers, floats.
         kwargs: constexprs and compiler options (num_warps, num_stages, enable_fp_fusion).
+        is_gemm: Whether this is one of the tuned GEMMs (False = glue).
     """
 
     fn: Any
     grid: tuple[int, ...]
     args: tuple[Any, ...]
     kwargs: dict[str, Any] = field(default_factory=dict)
+    is_gemm: bool = False
 
     def run(self) -> None:
         """Launch on the current stream."""
@@ -88,6 +90,10 @@ class Kernel(Protocol):
 
     def make_inputs(self, problem: Problem, *, device: str, seed: int) -> Any:
         """Random weights and activations and a routing drawn from the problem's distribution."""
+        ...
+
+    def rotate(self, inputs: Any, problem: Problem, *, seed: int) -> Any:
+        """Return inputs for `problem` (any token count) with the same weights, drawn anew otherwise."""
         ...
 
     def launches(
