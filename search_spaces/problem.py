@@ -172,6 +172,14 @@ class MoEShape:
                 f"weights they must be one of {', '.join(PAIRS[self.weights])}"
             )
 
+    def weight_bytes(self, experts: int) -> int:
+        """Bytes of both weight matrices of that many experts in one layer, scales included."""
+        stored = WEIGHT_FORMATS[self.weights]
+        width = self.padded_intermediate or self.intermediate
+        rows = (2 if self.activation.gated else 1) * width
+        one = stored.bytes_of(rows, self.hidden) + stored.bytes_of(self.hidden, width)
+        return experts * one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -202,6 +210,14 @@ class Problem:
                 f"capacity is {self.capacity}: must be at least tokens = {self.tokens}"
             )
         self.layout.check(self.shape.experts, self.shape.intermediate)
+        self.routing.check(self.shape.experts, self.shape.top_k)
+        block = self.weights.scale_rows
+        if self.layout.width_shards > 1 and block > 1 and self.local_intermediate % block:
+            raise InvalidInput(
+                f"layout {self.layout.name!r} leaves {self.local_intermediate} of width "
+                f"{self.shape.intermediate}: must be a multiple of {block}, the rows that share a "
+                f"scale in {self.weights.name}"
+            )
 
     @property
     def local_experts(self) -> int:
