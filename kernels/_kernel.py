@@ -64,6 +64,10 @@ class Kernel(Protocol):
     serves_engine: str
     """Engine whose tables its winners may enter ("vllm", "sglang"), or "" for our own kernels."""
 
+    def require(self, evaluator: str) -> None:
+        """Refuse, in a sentence, an evaluator for which something is not installed."""
+        ...
+
     def source_hash(self) -> str:
         """Hash of every source file that ends in the cubin (hex, 16 characters)."""
         ...

@@ -1,0 +1,55 @@
+"""`rubin-tune export`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ._options import database_option, json_option, problem_options
+from ._output import print_json
+
+
+@click.command()
+@click.argument("kernel", default="megamoe")
+@problem_options
+@click.option("--format", "format_name", required=True, help="vllm, json or csv.")
+@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--sweep", "sweep_id", metavar="ID", help="Only this sweep's winners.")
+@click.option("--device-name", metavar="NAME", help="The GPU's name as the engine spells it.")
+@click.option("--allow-predicted", is_flag=True, help="Let predicted rows into an engine's table.")
+@database_option
+@json_option
+def export(
+    kernel: str,
+    format_name: str,
+    out: Path,
+    sweep_id: str | None,
+    device_name: str | None,
+    allow_predicted: bool,
+    db: str | None,
+    as_json: bool,
+    **options: object,
+) -> None:
+    """Write KERNEL's winners for a problem as a table that an engine or our runtime loads.
+
+    \b
+    Example:
+      rubin-tune export megamoe --format json --out tables/
+    """
+    from ..tuner import SweepRequest, export_winners
+
+    paths = export_winners(
+        SweepRequest(kernel=kernel, **options),  # type: ignore[arg-type]
+        format_name=format_name,
+        out=out,
+        sweep_id=sweep_id,
+        device_name=device_name,
+        allow_predicted=allow_predicted,
+        database=db,
+    )
+    if as_json:
+        print_json({"schema": "rubin-tune.export/1", "files": [str(p) for p in paths]})
+        return
+    for path in paths:
+        click.echo(path)

@@ -1,0 +1,47 @@
+"""The commands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .. import __version__
+from ._group import Commands
+
+HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=Commands, context_settings=HELP)
+@click.version_option(__version__, prog_name="rubin-tune")
+@click.option("-v", "--verbose", is_flag=True, help="Show a traceback where something is refused.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress on stderr.")
+@click.pass_context
+def main(context: click.Context, verbose: bool, quiet: bool) -> None:
+    """Tune mixture-of-experts kernels for a GPU, and use what was found.
+
+    \b
+    Start here:
+      rubin-tune sweep megamoe                                     (no GPU needed)
+      rubin-tune sweep megamoe --model qwen3-30b-a3b --dtype fp8   (times on the GPU present)
+    """
+    context.obj = {"traceback": verbose, "quiet": quiet}
+
+
+def _register() -> None:
+    from . import _export, _inspect, _lookup, _spaces, _sweep, _topology
+
+    for command in (
+        _sweep.sweep,
+        _spaces.spaces,
+        _inspect.inspect,
+        _inspect.doctor,
+        _lookup.lookup,
+        _export.export,
+        _topology.topology,
+    ):
+        found: Any = command
+        main.add_command(found)
+
+
+_register()

@@ -1,0 +1,1 @@
+"""Evaluators by name: a GPU, the cost model, or a recorded landscape."""

@@ -1,0 +1,164 @@
+"""Times on the GPU of this machine, in a process that is replaced when it hangs or its context breaks."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pebble import ProcessExpired, ProcessPool
+
+from ...db import CompileReport, Evidence, Rejected, Silicon, Toolchain, Why
+from ...errors import WorkerLost
+from ...search_spaces import LaunchConfig, Space, Unit
+from .. import timing
+from ..evaluation import LayerOutcome, Outcome, Pair, Setting
+from ..physics import beats_physics
+from ..toolchain import silicon_of, toolchain
+
+# A variant that has not finished its ladder in this time hangs (the default ladder takes under 3 s).
+TASK_LIMIT_S = 120.0
+# Deaths in a row after which the machine, not the variant, is at fault.
+MAX_DEATHS = 10
+
+
+@dataclass(slots=True)
+class GpuEvaluator:
+    """Measured evidence."""
+
+    setting: Setting
+    cache_dir: Path
+    evidence: Evidence = Evidence.MEASURED
+    policy: str = timing.POLICY
+    compiles: bool = True
+    _pool: Any = None
+    _deaths: int = 0
+    _words: list[str] = field(default_factory=list)
+
+    @property
+    def silicon(self) -> Silicon:
+        """The detected GPU."""
+        return silicon_of(self.setting.gpu)
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The triton of this environment; timing launches what it compiled."""
+        return toolchain()
+
+    def restrict(self, space: Space, unit: Unit) -> Space:
+        """Return the whole space: a GPU can run any of it."""
+        return space
+
+    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
+        """Return the config itself: any legal config can be evaluated."""
+        return config
+
+    def evaluate(
+        self,
+        unit: Unit,
+        config: LaunchConfig,
+        report: CompileReport | None,
+        best_us: Mapping[int, float],
+    ) -> Mapping[int, Outcome]:
+        """Verify the variant, then time it at every token count."""
+        task = self._task(unit, config, best_us)
+        result = self._call(timing.measure, task)
+        if isinstance(result, Rejected):
+            return {t: Outcome.refused(result) for t in self.setting.ladder}
+        if result.poisoned:
+            self.close()
+        return {tokens: self._judged(unit, tokens, o) for tokens, o in result.outcomes}
+
+    def together(
+        self, unit: Unit, tokens: int, configs: Sequence[LaunchConfig]
+    ) -> Mapping[LaunchConfig, Outcome]:
+        """Time configs in alternating rounds."""
+        task = self._task(unit, configs[0], {}, tokens)
+        result = self._call(timing.compare, task, tuple(configs))
+        if isinstance(result, Rejected):
+            return {}
+        return {o.config: self._judged(unit, tokens, o) for o in result}
+
+    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
+        """Time glue and layer with both choices in alternating rounds."""
+        label = winners[Unit.GATE_UP]
+        base = defaults[Unit.GATE_UP]
+        task = self._task(Unit.LAYER, label, {}, tokens)
+        pairs = ((dict(winners), label), (dict(defaults), base))
+        result = self._call(timing.compare_layers, task, pairs)
+        if isinstance(result, Rejected):
+            lost = Outcome.refused(result)
+            return LayerOutcome(glue=None, default_glue=None, layer=lost, default_layer=lost)
+        (glue, layer), (base_glue, base_layer) = result
+        return LayerOutcome(
+            glue=glue, default_glue=base_glue, layer=layer, default_layer=base_layer
+        )
+
+    def close(self) -> None:
+        """Stop the timing process; the next call starts a new one."""
+        if self._pool is not None:
+            self._pool.stop()
+            self._pool.join()
+            self._pool = None
+
+    def _task(
+        self,
+        unit: Unit,
+        config: LaunchConfig,
+        best_us: Mapping[int, float],
+        tokens: int | None = None,
+    ) -> timing.TimingTask:
+        problems = self.setting.problems
+        if tokens is not None:
+            problems = (self.setting.problem(tokens),)
+        return timing.TimingTask(
+            kernel=self.setting.kernel.name,
+            problems=problems,
+            unit=unit,
+            config=config,
+            best_us=tuple(best_us.items()),
+            seed=self.setting.seed,
+        )
+
+    def _judged(self, unit: Unit, tokens: int, outcome: Outcome) -> Outcome:
+        why = beats_physics(self.setting, unit, tokens, outcome.time_us)
+        if why is None:
+            return outcome
+        rejected = Rejected(config=outcome.config, why=Why.BEATS_PHYSICS, detail=why)
+        return Outcome.refused(rejected, outcome.error)
+
+    def _call(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
+        """Run work in the timing process; a hang or a death becomes a `Rejected`."""
+        if self._pool is None:
+            self._pool = ProcessPool(
+                max_workers=1,
+                context=multiprocessing.get_context("spawn"),
+                initializer=timing.start,
+                initargs=(self.setting.kernel.name, self.setting.seed, str(self.cache_dir)),
+            )
+        future = self._pool.schedule(work, args=(task, *more), timeout=TASK_LIMIT_S)
+        try:
+            result = future.result()
+        except FutureTimeout:
+            return self._dead(task.config, Why.HANG, f"no answer within {TASK_LIMIT_S:.0f} s")
+        except ProcessExpired as error:
+            return self._dead(task.config, Why.CRASH, f"timing process ended: {error}")
+        self._deaths = 0
+        return result
+
+    def _dead(self, config: LaunchConfig, why: Why, detail: str) -> Rejected:
+        self._deaths += 1
+        if self._deaths >= MAX_DEATHS:
+            raise WorkerLost(f"the timing process died {self._deaths} times in a row: {detail}")
+        return Rejected(config=config, why=why, detail=detail)
+
+
+def make(setting: Setting, *, cache_dir: Path, argument: str = "") -> GpuEvaluator:
+    """Return the evaluator; `argument` is not used."""
+    return GpuEvaluator(setting, cache_dir)
+
+
+PROVIDES = make

@@ -1,0 +1,116 @@
+"""Times from the cost model: for machines without the target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ...db import CompileReport, Evidence, Prediction, Silicon, Toolchain
+from ...search_spaces import LaunchConfig, Space, Unit
+from .. import cost_model
+from ..evaluation import LayerOutcome, Outcome, Pair, Setting
+from ..toolchain import silicon_of, toolchain
+
+
+@dataclass(slots=True)
+class ModelEvaluator:
+    """Predicted evidence, from compiler facts and the topology."""
+
+    setting: Setting
+    evidence: Evidence = Evidence.PREDICTED
+    policy: str = f"cost-model/{cost_model.VERSION}"
+    compiles: bool = True
+    _reports: dict[tuple[Unit, LaunchConfig], CompileReport] = field(default_factory=dict)
+
+    @property
+    def silicon(self) -> Silicon:
+        """The target as its topology file describes it."""
+        return silicon_of(self.setting.gpu)
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The triton of this environment."""
+        return toolchain()
+
+    def restrict(self, space: Space, unit: Unit) -> Space:
+        """Return the whole space."""
+        return space
+
+    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
+        """Return the config itself: any legal config can be evaluated."""
+        return config
+
+    def evaluate(
+        self,
+        unit: Unit,
+        config: LaunchConfig,
+        report: CompileReport | None,
+        best_us: Mapping[int, float],
+    ) -> Mapping[int, Outcome]:
+        """Predict the variant at every token count."""
+        if report is not None:
+            self._reports[unit, config] = report
+        return {tokens: self._predict(unit, tokens, config) for tokens in self.setting.ladder}
+
+    def together(
+        self, unit: Unit, tokens: int, configs: Sequence[LaunchConfig]
+    ) -> Mapping[LaunchConfig, Outcome]:
+        """Predict again: predictions have no noise to remove."""
+        return {config: self._predict(unit, tokens, config) for config in configs}
+
+    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
+        """Add the predicted GEMMs and glue."""
+        problem = self.setting.problem(tokens)
+        kernel, gpu = self.setting.kernel, self.setting.gpu
+        glue = cost_model.predict_glue(problem, kernel.work(problem, Unit.GLUE), gpu)
+        outcomes = []
+        for pair in (winners, defaults):
+            label = pair[Unit.GATE_UP]
+            parts = [self._predict(unit, tokens, config) for unit, config in pair.items()]
+            total = glue.time_us + sum(o.time_us or 0.0 for o in parts)
+            whole = Prediction(
+                time_us=total,
+                breakdown=(("glue_us", glue.time_us), *_named(pair, parts)),
+                assumptions=glue.assumptions,
+                facts=glue.facts,
+            )
+            outcomes.append((_outcome(label, glue), _outcome(label, whole)))
+        (own, layer), (base, base_layer) = outcomes
+        return LayerOutcome(glue=own, default_glue=base, layer=layer, default_layer=base_layer)
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+    def _predict(self, unit: Unit, tokens: int, config: LaunchConfig) -> Outcome:
+        problem, gpu = self.setting.problem(tokens), self.setting.gpu
+        report = self._reports.get((unit, config)) or cost_model.guess_report(
+            problem, unit, config, gpu
+        )
+        found = cost_model.predict(problem, unit, config, report, gpu)
+        return _outcome(config, found)
+
+
+def _named(pair: Pair, parts: Sequence[Outcome]) -> list[tuple[str, float]]:
+    return [
+        (f"{unit.value}_us", part.time_us or 0.0)
+        for unit, part in zip(pair, parts, strict=True)
+    ]
+
+
+def _outcome(config: LaunchConfig, prediction: Prediction) -> Outcome:
+    time_us = prediction.time_us
+    return Outcome(
+        config=config,
+        time_us=time_us,
+        interval_us=(time_us, time_us),
+        prediction=prediction,
+    )
+
+
+def make(setting: Setting, *, cache_dir: Path, argument: str = "") -> ModelEvaluator:
+    """Return the evaluator; neither the cache nor `argument` is used."""
+    return ModelEvaluator(setting)
+
+
+PROVIDES = make

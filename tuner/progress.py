@@ -1,0 +1,27 @@
+"""What a sweep tells while it runs; the terminal draws it, tests and programs may ignore it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Listener of a running sweep."""
+
+    def stage(self, name: str, total: int) -> None:
+        """A stage begins that has `total` steps."""
+        ...
+
+    def step(self, note: str = "") -> None:
+        """One step of the present stage is done."""
+        ...
+
+
+class Silence:
+    """Listener that says nothing."""
+
+    def stage(self, name: str, total: int) -> None:
+        """Say nothing."""
+
+    def step(self, note: str = "") -> None:
+        """Say nothing."""

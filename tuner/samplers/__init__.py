@@ -1,0 +1,1 @@
+"""Samplers by name: one file each, offering an Optuna sampler for a seed."""

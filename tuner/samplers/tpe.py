@@ -1,0 +1,18 @@
+"""Tree-structured Parzen estimator, joint over all parameters."""
+
+from __future__ import annotations
+
+import warnings
+
+import optuna
+
+
+def make(seed: int) -> optuna.samplers.BaseSampler:
+    """Return Optuna's TPE sampler; it draws at random until ten trials are known."""
+    with warnings.catch_warnings():
+        # multivariate is marked experimental since 2020 and has kept its interface
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=10)
+
+
+PROVIDES = make

@@ -1,0 +1,26 @@
+"""Intervals for timing samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """Return an interval for the median, in the samples' unit.
+
+    Distribution-free order-statistic interval; with fewer than six samples no such interval reaches 95 %
+    and the range is returned.
+
+    Source: Conover, Practical Nonparametric Statistics, 3.2 (quantile confidence intervals).
+    """
+    ordered = np.sort(np.asarray(samples, dtype=float))
+    count = len(ordered)
+    if count < 6:
+        return float(ordered[0]), float(ordered[-1])
+    lower = int(stats.binom.ppf((1 - confidence) / 2, count, 0.5))
+    # ppf may land one rank too far in for the interval to hold its confidence
+    lower = max(lower - 1, 0)
+    return float(ordered[lower]), float(ordered[count - 1 - lower])

@@ -1,0 +1,501 @@
+"""The main job: compile -> prune -> predict -> evaluate -> choose, every trial committed as it ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+from ..db import CompileReport, Rejected, Store, Trial, Winner, open_store
+from ..search_spaces import LaunchConfig, Unit
+from . import cost_model
+from .choose import couple, timed
+from .evaluation import Evaluator, LayerOutcome, Outcome
+from .farm import CompileFarm, CompileJob
+from .limits import over_limits
+from .make import make_evaluator
+from .progress import Progress, Silence
+from .request import Resolved, SweepRequest, resolve
+from .result import Counts, SweepResult
+from .search import UnitSearch
+
+# Share of the trials that the cost model's ranking fills before the sampler is asked.
+PRIOR_SHARE = 0.5
+# Couplings, and configs of each coupling, that are measured again together.
+FINAL_COUPLINGS = 4
+FINAL_CONFIGS = 2
+
+Variant = tuple[Unit, LaunchConfig]
+
+
+def sweep(
+    request: SweepRequest,
+    *,
+    database: str | Path | None = None,
+    cache_dir: Path | None = None,
+    jobs: int | None = None,
+    fresh: bool = False,
+    progress: Progress | None = None,
+) -> SweepResult:
+    """Tune a kernel for a problem's token ladder and return the winners.
+
+    Every trial is committed before the next starts; the same request again goes on where it was broken
+    off, and returns at once when it was finished.
+
+    Args:
+        request: What to tune.
+        database: URL or path; None = the user's own SQLite file.
+        cache_dir: Where compiled variants are kept; None = the user's cache folder.
+        jobs: Compile processes; None = one a core.
+        fresh: Measure again what is already in the database.
+        progress: Listener.
+
+    Raises:
+        RubinTuneError: the request makes no sense (nothing was written), or the run broke off.
+    """
+    started = time.monotonic()
+    resolved = resolve(request)
+    with closing(make_evaluator(resolved, cache_dir)) as evaluator, open_store(database) as store:
+        run = _Run(
+            resolved=resolved,
+            evaluator=evaluator,
+            store=store,
+            jobs=jobs,
+            cache_dir=cache_dir,
+            progress=progress or Silence(),
+            started=started,
+            fresh=fresh,
+        )
+        return run.result()
+
+
+@dataclass(slots=True, kw_only=True)
+class _Run:
+    """One sweep under way."""
+
+    resolved: Resolved
+    evaluator: Evaluator
+    store: Store
+    jobs: int | None
+    cache_dir: Path | None
+    progress: Progress
+    started: float
+    fresh: bool
+    sweep_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    outcomes: dict[Unit, dict[int, dict[LaunchConfig, Outcome]]] = field(default_factory=dict)
+    reports: dict[Variant, CompileReport] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    stopped: bool = False
+
+    def result(self) -> SweepResult:
+        """Return stored winners if this very sweep was finished before; else run it."""
+        source = self.resolved.setting.kernel.source_hash()
+        fingerprint = self.resolved.fingerprint(
+            source,
+            self.evaluator.silicon.key,
+            self.evaluator.toolchain.key,
+            self.evaluator.policy,
+        )
+        done = None if self.fresh else self.store.finished_sweep(fingerprint)
+        if done is not None:
+            winners = tuple(self.store.winners(sweep_id=done))
+            self.sweep_id = done
+            self.counts = replace(self._stored_counts(done), reused=self.store.count_trials(done))
+            return self._result(winners, complete=True)
+        self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
+        try:
+            self._search()
+        except KeyboardInterrupt:
+            # What was committed stays; the same command goes on from here.
+            self.store.stop_sweep(self.sweep_id)
+            raise
+        winners = tuple(self._choose())
+        self.store.add_winners(winners)
+        if self.stopped:
+            self.store.stop_sweep(self.sweep_id)
+        else:
+            self.store.finish_sweep(self.sweep_id, asdict(self.counts))
+        return self._result(winners, complete=not self.stopped)
+
+    def _result(self, winners: Sequence[Winner], *, complete: bool) -> SweepResult:
+        return SweepResult(
+            resolved=self.resolved,
+            sweep_id=self.sweep_id,
+            database=self.store.url,
+            evidence=self.evaluator.evidence,
+            counts=self.counts,
+            winners=tuple(winners),
+            wall_s=time.monotonic() - self.started,
+            complete=complete,
+        )
+
+    def _stored_counts(self, sweep_id: str) -> Counts:
+        return Counts(**self.store.sweep_counts(sweep_id))
+
+    # Searching
+
+    def _search(self) -> None:
+        setting = self.resolved.setting
+        units = setting.kernel.units()
+        self.progress.stage("space", len(units) * len(setting.ladder))
+        searches = {unit: self._open(unit) for unit in units}
+        self.outcomes = {unit: defaultdict(dict) for unit in units}
+        known = {} if self.fresh else self._known()
+        left = dict.fromkeys(units, self.resolved.trials)
+        first = max(1, int(self.resolved.trials * PRIOR_SHARE))
+        batch = [
+            (unit, config)
+            for unit in units
+            for config in searches[unit].first(first, self._always(unit))
+        ]
+        self.progress.stage("variants", sum(left.values()))
+        while batch:
+            for unit, _ in batch:
+                left[unit] -= 1
+            self._evaluate(batch, known, searches)
+            if self._out_of_time():
+                self.stopped = True
+                return
+            step = max(2, self.resolved.trials // 8)
+            batch = [
+                (unit, config)
+                for unit in units
+                for config in searches[unit].ask(min(step, max(left[unit], 0)))
+            ]
+
+    def _open(self, unit: Unit) -> UnitSearch:
+        setting = self.resolved.setting
+        problem = setting.problems[-1]
+        space = self.evaluator.restrict(
+            setting.kernel.space(problem, unit, setting.gpu), unit
+        )
+        legal = space.legal()
+        self.counts = replace(
+            self.counts,
+            space=self.counts.space + space.size,
+            legal=self.counts.legal + len(legal),
+        )
+        ranking = {}
+        for one in setting.problems:
+            times = cost_model.rank(one, unit, legal, setting.gpu)
+            ranking[one.tokens] = [legal[i] for i in times.argsort(kind="stable")]
+            self.progress.step()
+        return UnitSearch(
+            space=space,
+            ranking=ranking,
+            sampler=self.resolved.request.sampler,
+            seed=self.resolved.request.seed,
+        )
+
+    def _always(self, unit: Unit) -> list[LaunchConfig]:
+        defaults = [self._default(unit, tokens) for tokens in self.resolved.setting.ladder]
+        return list(dict.fromkeys(defaults))
+
+    def _default(self, unit: Unit, tokens: int) -> LaunchConfig:
+        setting = self.resolved.setting
+        config = setting.kernel.default(setting.problem(tokens), unit, setting.gpu)
+        return self.evaluator.stand_in(unit, config)
+
+    def _out_of_time(self) -> bool:
+        budget = self.resolved.request.budget_s
+        return budget is not None and time.monotonic() - self.started > budget
+
+    # Evaluating
+
+    def _known(self) -> dict[tuple[Unit, int, LaunchConfig], Trial]:
+        setting = self.resolved.setting
+        trials = self.store.trials_for(
+            kernel=setting.kernel.name,
+            source_hash=setting.kernel.source_hash(),
+            problems=setting.problems,
+            silicon=self.evaluator.silicon,
+            toolchain=self.evaluator.toolchain,
+            policy=self.evaluator.policy,
+        )
+        return {(t.unit, t.problem.tokens, t.config): t for t in trials}
+
+    def _evaluate(
+        self,
+        batch: Sequence[Variant],
+        known: Mapping[tuple[Unit, int, LaunchConfig], Trial],
+        searches: Mapping[Unit, UnitSearch],
+    ) -> None:
+        ladder = self.resolved.setting.ladder
+        new = []
+        for unit, config in batch:
+            stored = [known.get((unit, tokens, config)) for tokens in ladder]
+            if any(trial is None for trial in stored):
+                new.append((unit, config))
+                continue
+            self._recall(unit, config, [t for t in stored if t is not None])
+            searches[unit].tell(config, self._times(unit, config))
+            self.progress.step("reused")
+        for variant, report in self._compiled(new):
+            unit, config = variant
+            self._judge(unit, config, report)
+            searches[unit].tell(config, self._times(unit, config))
+            self.progress.step(self._note(unit))
+            if self._out_of_time():
+                return
+
+    def _recall(self, unit: Unit, config: LaunchConfig, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            if trial.compile is not None:
+                self.reports[unit, config] = trial.compile
+            self.outcomes[unit][trial.problem.tokens][config] = _outcome_of(trial)
+            self.counts = replace(self.counts, reused=self.counts.reused + 1)
+        self._count(unit, config)
+
+    def _compiled(
+        self, variants: Sequence[Variant]
+    ) -> Iterator[tuple[Variant, CompileReport | Rejected | None]]:
+        if not self.evaluator.compiles:
+            yield from ((variant, None) for variant in variants)
+            return
+        setting = self.resolved.setting
+        jobs = {
+            CompileJob(
+                kernel=setting.kernel.name,
+                problem=setting.problems[-1],
+                unit=unit,
+                config=config,
+                arch=setting.gpu.arch,
+            ): (unit, config)
+            for unit, config in variants
+        }
+        with closing(CompileFarm(jobs=self.jobs, cache_dir=self.cache_dir)) as farm:
+            for job, outcome in farm.run(list(jobs)):
+                yield jobs[job], outcome
+
+    def _judge(
+        self, unit: Unit, config: LaunchConfig, report: CompileReport | Rejected | None
+    ) -> None:
+        setting = self.resolved.setting
+        if isinstance(report, CompileReport):
+            self.reports[unit, config] = report
+            over = over_limits(config, report, setting.gpu)
+            report = over or report
+        found: Mapping[int, Outcome]
+        if isinstance(report, Rejected):
+            found = {tokens: Outcome.refused(report) for tokens in setting.ladder}
+        else:
+            found = self.evaluator.evaluate(unit, config, report, self._best(unit))
+        for tokens, outcome in found.items():
+            self.outcomes[unit][tokens][config] = outcome
+            self.store.add_trial(self._trial(unit, tokens, outcome))
+        self._count(unit, config)
+
+    def _count(self, unit: Unit, config: LaunchConfig) -> None:
+        outcomes = [table[config] for table in self.outcomes[unit].values() if config in table]
+        has_time = sum(o.time_us is not None for o in outcomes)
+        cubins = {r.cubin_sha256 for r in self.reports.values()}
+        self.counts = replace(
+            self.counts,
+            compiled=len(self.reports),
+            cubins=len(cubins),
+            failed=self.counts.failed + (has_time == 0),
+            evaluated=self.counts.evaluated + has_time,
+        )
+
+    def _best(self, unit: Unit) -> dict[int, float]:
+        best = {}
+        for tokens, table in self.outcomes[unit].items():
+            ranked = timed(list(table.values()))
+            if ranked and ranked[0].time_us is not None:
+                best[tokens] = ranked[0].time_us
+        return best
+
+    def _times(self, unit: Unit, config: LaunchConfig) -> dict[int, float | None]:
+        tables = self.outcomes[unit]
+        return {tokens: table[config].time_us for tokens, table in tables.items() if config in table}
+
+    def _note(self, unit: Unit) -> str:
+        best = self._best(unit)
+        if not best:
+            return unit.value
+        tokens = max(best)
+        return f"best {unit.value} at {tokens} tokens: {best[tokens]:.1f} us"
+
+    def _trial(self, unit: Unit, tokens: int, outcome: Outcome, policy: str = "") -> Trial:
+        setting = self.resolved.setting
+        return Trial(
+            sweep_id=self.sweep_id,
+            kernel=setting.kernel.name,
+            source_hash=setting.kernel.source_hash(),
+            problem=setting.problem(tokens),
+            unit=unit,
+            config=outcome.config,
+            silicon=self.evaluator.silicon,
+            toolchain=self.evaluator.toolchain,
+            policy=policy or self.evaluator.policy,
+            evidence=self.evaluator.evidence,
+            time_us=outcome.time_us,
+            interval_us=outcome.interval_us,
+            compile=self.reports.get((unit, outcome.config)),
+            prediction=outcome.prediction,
+            measurement=outcome.measurement,
+            rejected=outcome.rejected,
+            error=outcome.error,
+        )
+
+    # Choosing
+
+    def _choose(self) -> Iterator[Winner]:
+        ladder = self.resolved.setting.ladder
+        self.progress.stage("finalists", len(ladder))
+        for tokens in ladder:
+            yield from self._choose_at(tokens)
+            self.progress.step()
+
+    def _choose_at(self, tokens: int) -> list[Winner]:
+        kernel = self.resolved.setting.kernel
+        units = kernel.units()
+        defaults = {unit: self._default(unit, tokens) for unit in units}
+        finals = {}
+        for unit in units:
+            configs = self._finalists(unit, tokens, defaults[unit])
+            if configs:
+                finals[unit] = list(self.evaluator.together(unit, tokens, configs).values())
+        if any(not timed(finals.get(unit, [])) for unit in units):
+            return []
+        chosen = couple(finals, defaults, kernel.coupling)
+        if not chosen:
+            return []
+        layer = self.evaluator.layer(tokens, _configs(chosen), defaults)
+        if _loses(layer):
+            chosen = self._fall_back(finals, defaults, chosen)
+            layer = self.evaluator.layer(tokens, _configs(chosen), defaults)
+        rows = []
+        for unit, outcome in chosen.items():
+            base = next((o for o in finals[unit] if o.config == defaults[unit]), outcome)
+            rows.append(self._winner(unit, tokens, outcome, base))
+        return [*rows, *self._surroundings(tokens, layer, chosen, defaults)]
+
+    def _finalists(
+        self, unit: Unit, tokens: int, default: LaunchConfig
+    ) -> list[LaunchConfig]:
+        """Return the default and the best configs of the best couplings (by time summed over units)."""
+        kernel = self.resolved.setting.kernel
+        sums: dict[str, float] = defaultdict(float)
+        seen: dict[str, int] = defaultdict(int)
+        for table in self.outcomes.values():
+            best: dict[str, float] = {}
+            for outcome in timed(list(table[tokens].values())):
+                best.setdefault(kernel.coupling(outcome.config), outcome.time_us or 0.0)
+            for name, time_us in best.items():
+                sums[name] += time_us
+                seen[name] += 1
+        whole = [name for name in sums if seen[name] == len(self.outcomes)]
+        kept = sorted(whole, key=lambda name: (sums[name], name))[:FINAL_COUPLINGS]
+        ranked = timed(list(self.outcomes[unit][tokens].values()))
+        configs = [
+            o.config
+            for name in kept
+            for o in [r for r in ranked if kernel.coupling(r.config) == name][:FINAL_CONFIGS]
+        ]
+        if any(o.config == default for o in ranked):
+            configs.append(default)
+        return list(dict.fromkeys(configs))
+
+    def _fall_back(
+        self,
+        finals: Mapping[Unit, Sequence[Outcome]],
+        defaults: Mapping[Unit, LaunchConfig],
+        chosen: dict[Unit, Outcome],
+    ) -> dict[Unit, Outcome]:
+        held = {
+            unit: next((o for o in outcomes if o.config == defaults[unit]), None)
+            for unit, outcomes in finals.items()
+        }
+        whole = {unit: o for unit, o in held.items() if o is not None and o.time_us is not None}
+        return whole if len(whole) == len(finals) else chosen
+
+    def _surroundings(
+        self,
+        tokens: int,
+        layer: LayerOutcome,
+        chosen: Mapping[Unit, Outcome],
+        defaults: Mapping[Unit, LaunchConfig],
+    ) -> list[Winner]:
+        rows = []
+        if layer.glue is not None and layer.default_glue is not None:
+            nothing = LaunchConfig(())
+            rows.append(
+                self._winner(
+                    Unit.GLUE,
+                    tokens,
+                    replace(layer.glue, config=nothing),
+                    replace(layer.default_glue, config=nothing),
+                )
+            )
+        if layer.layer.time_us is not None and layer.default_layer.time_us is not None:
+            own, base = self._whole(_configs(chosen)), self._whole(defaults)
+            row = self._winner(
+                Unit.LAYER,
+                tokens,
+                replace(layer.layer, config=own),
+                replace(layer.default_layer, config=base),
+            )
+            parts = tuple((unit.value, o.config) for unit, o in chosen.items())
+            rows.append(replace(row, parts=parts))
+        return rows
+
+    def _whole(self, configs: Mapping[Unit, LaunchConfig]) -> LaunchConfig:
+        """Return one config for the layer: the shared one, or all of them with the unit's name before."""
+        kernel = self.resolved.setting.kernel
+        distinct = set(configs.values())
+        if len(distinct) == 1 and all(kernel.coupling(c) == c.key for c in distinct):
+            return distinct.pop()
+        return LaunchConfig.of(
+            {f"{u.value}.{name}": value for u, c in configs.items() for name, value in c.items}
+        )
+
+    def _winner(self, unit: Unit, tokens: int, outcome: Outcome, default: Outcome) -> Winner:
+        setting = self.resolved.setting
+        if unit in self.outcomes:
+            final = f"{self.evaluator.policy}+final"
+            self.store.add_trial(self._trial(unit, tokens, outcome, final))
+        time_us = outcome.time_us or 0.0
+        base_us = default.time_us if default.time_us is not None else time_us
+        return Winner(
+            sweep_id=self.sweep_id,
+            kernel=setting.kernel.name,
+            source_hash=setting.kernel.source_hash(),
+            problem=setting.problem(tokens),
+            unit=unit,
+            config=outcome.config,
+            time_us=time_us,
+            interval_us=outcome.interval_us or (time_us, time_us),
+            default_config=default.config,
+            default_time_us=base_us,
+            evidence=self.evaluator.evidence,
+            silicon=self.evaluator.silicon,
+            toolchain=self.evaluator.toolchain,
+            policy=self.evaluator.policy,
+            compile=self.reports.get((unit, outcome.config)),
+        )
+
+
+def _configs(chosen: Mapping[Unit, Outcome]) -> dict[Unit, LaunchConfig]:
+    return {unit: outcome.config for unit, outcome in chosen.items()}
+
+
+def _loses(layer: LayerOutcome) -> bool:
+    own, base = layer.layer.time_us, layer.default_layer.time_us
+    return own is not None and base is not None and own > base
+
+
+def _outcome_of(trial: Trial) -> Outcome:
+    return Outcome(
+        config=trial.config,
+        time_us=trial.time_us,
+        interval_us=trial.interval_us,
+        measurement=trial.measurement,
+        prediction=trial.prediction,
+        rejected=trial.rejected,
+        error=trial.error,
+    )

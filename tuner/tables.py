@@ -1,0 +1,214 @@
+"""Using what sweeps found: spaces described, one config inspected, winners looked up and exported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..db import Rejected, Winner, open_store
+from ..errors import ExportRefused, InvalidConfig, InvalidInput
+from ..registry import load
+from ..search_spaces import Problem, Unit
+from ..topology import Gpu
+from . import cost_model
+from .farm import CompileJob, compile_one
+from .request import SweepRequest, load_kernel, resolve_gpu, resolve_problem
+from .result import compile_json
+from .toolchain import require_target, silicon_of
+
+
+def describe_spaces(request: SweepRequest) -> list[dict[str, Any]]:
+    """Return axes, sizes and what each constraint removes, for every tuned unit of a kernel."""
+    kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    problem = resolve_problem(request, gpu)
+    described = []
+    for unit in kernel.units():
+        space = kernel.space(problem, unit, gpu)
+        removed = [
+            {"name": c.name, "reason": c.reason, "removes": count} for c, count in space.removed()
+        ]
+        described.append(
+            {
+                "unit": unit.value,
+                "size": space.size,
+                "legal": len(space.legal()),
+                "duplicates": space.duplicates,
+                "parameters": [
+                    {"name": p.name, "values": list(p.values), "what": p.meaning}
+                    for p in space.parameters
+                ],
+                "constraints": removed,
+            }
+        )
+    return described
+
+
+def inspect_config(
+    request: SweepRequest,
+    *,
+    unit: str = "gate_up",
+    tokens: int = 128,
+    settings: Sequence[str] = (),
+    python: str | None = None,
+    cache_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Compile one config and return the compiler's facts and the predicted time.
+
+    Args:
+        request: Kernel, model, target, layout, formats.
+        unit: "gate_up" or "down".
+        tokens: Token count of the prediction; the code does not depend on it.
+        settings: Changes to the default config, each NAME=VALUE.
+        python: Another Python whose triton compiles.
+        cache_dir: Where the result is cached.
+
+    Raises:
+        InvalidConfig: the config is not legal, or did not compile (with the compiler's words).
+        UnsupportedTarget: this triton cannot compile for that GPU.
+    """
+    kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    if python is None:
+        require_target(gpu.arch)
+    problem = resolve_problem(request, gpu, tokens=tokens)
+    which = Unit(unit)
+    space = kernel.space(problem, which, gpu)
+    config = space.parse(settings, kernel.default(problem, which, gpu))
+    broken = space.why_not(config)
+    if broken is not None:
+        raise InvalidConfig(f"config {config} breaks {broken.name!r}: {broken.reason}")
+    job = CompileJob(
+        kernel=kernel.name, problem=problem, unit=which, config=config, arch=gpu.arch
+    )
+    outcome = compile_one(job, cache_dir=cache_dir, python=python)
+    if isinstance(outcome, Rejected):
+        raise InvalidConfig(f"config {config} did not compile ({outcome.why}): {outcome.detail}")
+    report, made_by = outcome
+    prediction = cost_model.predict(problem, which, config, report, gpu)
+    return {
+        "schema": "rubin-tune.inspect/1",
+        "target": f"sm_{gpu.arch}",
+        "gpu": gpu.name,
+        "unit": unit,
+        "config": config.as_dict(),
+        "toolchain": made_by.key,
+        "compile": {
+            **compile_json(report),
+            "mma_kind": report.mma_kind,
+            "mma_count": report.mma_count,
+            "stage_bytes": report.stage_bytes,
+            "weight_stage_bytes": report.weight_stage_bytes,
+            "loop_instructions": report.loop_instructions,
+            "threads": report.threads,
+            "compile_s": round(report.compile_s, 3),
+            "cubin_sha256": report.cubin_sha256,
+        },
+        "prediction": {
+            "evidence": "predicted",
+            "tokens": tokens,
+            "time_us": prediction.time_us,
+            "breakdown": dict(prediction.breakdown),
+            "assumptions": [
+                f"{a.name} = {a.value:g} {a.unit} ({a.low:g} to {a.high:g}): {a.reason}"
+                for a in prediction.assumptions
+            ],
+        },
+    }
+
+
+def stored_winners(
+    request: SweepRequest,
+    *,
+    database: str | Path | None,
+    sweep_id: str | None = None,
+) -> tuple[Problem, Gpu, list[Winner]]:
+    """Return the winners in the database for the request's problem and GPU, strongest evidence first kept."""
+    kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    with open_store(database, create=False) as store:
+        if sweep_id is not None:
+            winners = list(store.winners(sweep_id=sweep_id))
+            if not winners:
+                raise InvalidInput(f"no winners of sweep {sweep_id!r} in {store.url}")
+            return winners[0].problem, gpu, winners
+        wanted = {
+            resolve_problem(request, gpu, routing=routing).at(1).key
+            for routing in _routings(request)
+        }
+        problem = resolve_problem(request, gpu)
+        silicon = silicon_of(gpu).key
+        winners = [
+            w
+            for w in store.winners(kernel=kernel.name)
+            if w.problem.at(1).key in wanted and w.silicon.key == silicon
+        ]
+    return problem, gpu, winners
+
+
+def _routings(request: SweepRequest) -> tuple[str, ...]:
+    # Without --routing both a sweep's own default and a recording's are meant.
+    return (request.routing,) if request.routing else ("lognormal:0.5", "uniform")
+
+
+def look_up(
+    request: SweepRequest, *, tokens: int, unit: str = "layer", database: str | Path | None = None
+) -> dict[str, Any]:
+    """Return the config that would be launched for a token count, and why that one."""
+    from ..db.formats.json import table_document
+    from ..runtime import Table
+
+    problem, gpu, winners = stored_winners(request, database=database)
+    problem.at(tokens)
+    kernel = load_kernel(request.kernel)
+    table = Table.from_document(table_document([w for w in winners if w.unit.value == unit]))
+    if winners:
+        choice = table.lookup(kernel.name, table.problems()[0], tokens)
+        config, evidence, bucket, why = (
+            choice.config, choice.evidence, choice.bucket, choice.why,
+        )  # fmt: skip
+    else:
+        which = Unit.GATE_UP if unit == "layer" else Unit(unit)
+        config = kernel.default(problem.at(tokens), which, gpu).as_dict()
+        evidence, bucket = "none", None
+        why = "default: no sweep of this problem on this GPU is in the database"
+    return {
+        "schema": "rubin-tune.lookup/1",
+        "unit": unit,
+        "tokens": tokens,
+        "config": config,
+        "evidence": evidence,
+        "bucket": bucket,
+        "why": why,
+    }
+
+
+def export_winners(
+    request: SweepRequest,
+    *,
+    format_name: str,
+    out: Path,
+    sweep_id: str | None = None,
+    device_name: str | None = None,
+    allow_predicted: bool = False,
+    database: str | Path | None = None,
+) -> list[Path]:
+    """Write winners as a table; nothing is written when any row is refused.
+
+    Raises:
+        ExportRefused: no winners, or the target engine cannot express a row.
+        UnknownName: no such format.
+    """
+    exporter: Any = load("db.formats", format_name)
+    _, _, winners = stored_winners(request, database=database, sweep_id=sweep_id)
+    if not winners:
+        raise ExportRefused(
+            f"no winners of {request.kernel} for {request.model!r} on that GPU in the database: "
+            "run rubin-tune sweep first"
+        )
+    paths: list[Path] = exporter.export(
+        winners, out, device_name=device_name, allow_predicted=allow_predicted
+    )
+    return paths
+

@@ -1,0 +1,282 @@
+"""Timing on the GPU, inside a process of its own that may be killed.
+
+A sample is the mean over one CUDA graph of `ROTATION` launches, each with its own routing and
+activations, so that consecutive launches read other experts and nothing is served from the L2.
+Weights smaller than twice the L2 are copied as often as it takes. Samples of variants that are compared
+are taken in alternating rounds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ..db import Measurement, Rejected, Why
+from ..kernels._kernel import Kernel, Launch
+from ..registry import load
+from ..search_spaces import LaunchConfig, Problem, Unit
+from .evaluation import Outcome
+from .statistics import median_interval
+
+POLICY = "graph8/1"
+"""8 launches a CUDA graph, rotated; 1: 2 warm-up replays, 3 to 7 samples, 11 rounds for finalists."""
+
+ROTATION = 8
+WARM_UPS = 2
+FIRST_SAMPLES = 3
+MORE_SAMPLES = 4
+ROUNDS = 11
+# A variant this much slower than the best known gets no more than the first samples.
+HOPELESS = 1.25
+# Tokens at which numerics are checked: ragged against every block_m, cheap to check in float64.
+VERIFY_TOKENS = 53
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingTask:
+    """What the timing process is asked for; every field pickles."""
+
+    kernel: str
+    problems: tuple[Problem, ...]
+    unit: Unit
+    config: LaunchConfig
+    best_us: tuple[tuple[int, float], ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimingResult:
+    """What comes back; `poisoned` says that the process must be replaced."""
+
+    outcomes: tuple[tuple[int, Outcome], ...]
+    poisoned: bool = False
+
+
+@dataclass(slots=True)
+class _Bench:
+    """Inputs kept on the GPU between tasks of one sweep."""
+
+    kernel: Kernel
+    seed: int
+    base: dict[str, list[Any]] = field(default_factory=dict)
+    rotated: dict[tuple[str, int], list[Any]] = field(default_factory=dict)
+
+    def inputs(self, problem: Problem) -> list[Any]:
+        """Return `ROTATION` sets of inputs for a problem; weights are shared over token counts."""
+        key = (problem.at(1).key, problem.tokens)
+        if key not in self.rotated:
+            owners = self._owners(problem)
+            self.rotated[key] = [
+                self.kernel.rotate(owners[i % len(owners)], problem, seed=self.seed * 1000 + i)
+                for i in range(ROTATION)
+            ]
+        return self.rotated[key]
+
+    def _owners(self, problem: Problem) -> list[Any]:
+        key = problem.at(1).key
+        if key not in self.base:
+            self.base = {key: self._make_owners(problem.at(1))}
+            self.rotated.clear()
+        return self.base[key]
+
+    def _make_owners(self, problem: Problem) -> list[Any]:
+        import torch
+
+        first = self.kernel.make_inputs(problem, device="cuda", seed=self.seed)
+        cache = torch.cuda.get_device_properties(0).L2_cache_size
+        size = sum(
+            problem.weights.bytes_of(*problem.gemm(unit)) * problem.local_experts
+            for unit in self.kernel.units()
+        )
+        copies = min(ROTATION, -(-2 * cache // size))
+        more = (
+            self.kernel.make_inputs(problem, device="cuda", seed=self.seed + i)
+            for i in range(1, copies)
+        )
+        return [first, *more]
+
+
+_bench: _Bench | None = None
+
+
+def start(kernel: str, seed: int, cache_dir: str) -> None:
+    """Prepare the process: called once when the pool starts it."""
+    global _bench
+    os.environ["TRITON_CACHE_DIR"] = cache_dir
+    found: Any = load("kernels", kernel)
+    _bench = _Bench(found, seed)
+
+
+def measure(task: TimingTask) -> TimingResult:
+    """Verify one variant, then time it at every token count of the task."""
+
+    def run(bench: _Bench) -> dict[int, Outcome]:
+        error = _verified(bench.kernel, task)
+        if isinstance(error, Outcome):
+            return {p.tokens: error for p in task.problems}
+        best = dict(task.best_us)
+        found = {}
+        for problem in task.problems:
+            outcome = _screen(bench, task, problem, best.get(problem.tokens))
+            found[problem.tokens] = replace(outcome, error=error)
+        return found
+
+    return _guarded(task, run)
+
+
+def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
+    """Time several configs of one unit in alternating rounds (the task's first problem)."""
+    bench = _require()
+    problem = task.problems[0]
+    graphs = {
+        config: _graph(
+            [bench.kernel.launches(problem, task.unit, config, i) for i in bench.inputs(problem)]
+        )
+        for config in configs
+    }
+    samples = _rounds(list(graphs.values()))
+    return [_outcome(config, taken) for config, taken in zip(graphs, samples, strict=True)]
+
+
+def compare_layers(
+    task: TimingTask, pairs: Sequence[tuple[Mapping[Unit, LaunchConfig], LaunchConfig]]
+) -> list[tuple[Outcome, Outcome]]:
+    """Time glue and whole layer for several choices of configs, in alternating rounds.
+
+    Each pair is (configs by unit, the label config that the outcomes carry).
+    """
+    bench = _require()
+    problem = task.problems[0]
+    inputs = bench.inputs(problem)
+    graphs = []
+    for configs, _ in pairs:
+        layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
+        gemms = len(bench.kernel.units())
+        graphs.append(_graph([_glue(launches, gemms) for launches in layers]))
+        graphs.append(_graph(layers))
+    samples = _rounds(graphs)
+    labels = [label for _, label in pairs]
+    return [
+        (_outcome(label, samples[2 * i]), _outcome(label, samples[2 * i + 1]))
+        for i, label in enumerate(labels)
+    ]
+
+
+def _glue(launches: Sequence[Launch], gemms: int) -> tuple[Launch, ...]:
+    heavy = sorted(launches, key=lambda launch: launch.is_gemm, reverse=True)[:gemms]
+    return tuple(launch for launch in launches if launch not in heavy)
+
+
+def _require() -> _Bench:
+    if _bench is None:
+        raise RuntimeError("the timing process was not started with start()")
+    return _bench
+
+
+def _verified(kernel: Kernel, task: TimingTask) -> float | Outcome:
+    problem = task.problems[0].at(VERIFY_TOKENS)
+    error = kernel.verify(problem, task.unit, task.config, device="cuda", seed=task.seed)
+    allowed = kernel.tolerance(problem, task.unit)
+    if error <= allowed:
+        return error
+    detail = f"relative error {error:.3g} against float64, allowed {allowed:.3g}"
+    rejected = Rejected(config=task.config, why=Why.WRONG_RESULT, detail=detail)
+    return Outcome.refused(rejected, error)
+
+
+def _guarded(
+    task: TimingTask, run: Callable[[_Bench], dict[int, Outcome]]
+) -> TimingResult:
+    import torch
+
+    try:
+        found = run(_require())
+    except torch.cuda.OutOfMemoryError as error:
+        torch.cuda.empty_cache()
+        return _failed(task, f"out of memory: {error}", poisoned=False)
+    except RuntimeError as error:
+        # A CUDA fault is sticky: every later call in this process would fail with it.
+        return _failed(task, str(error), poisoned=True)
+    return TimingResult(outcomes=tuple(found.items()))
+
+
+def _failed(task: TimingTask, words: str, *, poisoned: bool) -> TimingResult:
+    detail = words.strip().splitlines()[0][:500] if words.strip() else "no message"
+    outcome = Outcome.refused(Rejected(config=task.config, why=Why.CRASH, detail=detail))
+    return TimingResult(
+        outcomes=tuple((p.tokens, outcome) for p in task.problems), poisoned=poisoned
+    )
+
+
+def _screen(bench: _Bench, task: TimingTask, problem: Problem, best: float | None) -> Outcome:
+    inputs = bench.inputs(problem)
+    graph = _graph(
+        [bench.kernel.launches(problem, task.unit, task.config, one) for one in inputs]
+    )
+    for _ in range(WARM_UPS):
+        graph()
+    samples = [_sample(graph) for _ in range(FIRST_SAMPLES)]
+    if best is None or min(samples) < HOPELESS * best:
+        samples += [_sample(graph) for _ in range(MORE_SAMPLES)]
+    return _outcome(task.config, samples)
+
+
+def _graph(sets: Sequence[Sequence[Launch]]) -> Callable[[], None]:
+    """Capture one CUDA graph that runs every set of launches in order; return its replay."""
+    import torch
+
+    for launches in sets:
+        for launch in launches:
+            launch.run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for launches in sets:
+            for launch in launches:
+                launch.run()
+
+    def replay(kept: object = sets) -> None:
+        # `kept` holds the buffers that the graph reads and writes alive with it
+        graph.replay()
+
+    return replay
+
+
+def _sample(replay: Callable[[], None]) -> float:
+    """Return the mean time of one launch in the graph, in microseconds."""
+    import torch
+
+    begin = torch.cuda.Event(enable_timing=True)
+    end = torch.cuda.Event(enable_timing=True)
+    begin.record()
+    replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) * 1000.0 / ROTATION
+
+
+def _rounds(graphs: Sequence[Callable[[], None]]) -> list[list[float]]:
+    """Sample every graph once a round, forwards and backwards in turns."""
+    samples: list[list[float]] = [[] for _ in graphs]
+    for replay in graphs:
+        for _ in range(WARM_UPS):
+            replay()
+    for number in range(ROUNDS):
+        order = range(len(graphs)) if number % 2 == 0 else reversed(range(len(graphs)))
+        for place in order:
+            samples[place].append(_sample(graphs[place]))
+    return samples
+
+
+def _outcome(config: LaunchConfig, samples: Sequence[float]) -> Outcome:
+    measurement = Measurement(
+        samples_us=tuple(samples), policy=POLICY, launches_per_sample=ROTATION
+    )
+    return Outcome(
+        config=config,
+        time_us=measurement.median_us,
+        interval_us=median_interval(samples),
+        measurement=measurement,
+    )
