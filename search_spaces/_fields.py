@@ -55,7 +55,9 @@ class Fields:
             return default
         least = 1 if default is None else 0
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MOST:
-            raise self.wrong(f"{key!r} is {value!r:.40}: must be an integer from {least} to {MOST}")
+            raise self.wrong(
+                f"{key!r} is {value!r:.40}: must be an integer from {least} to {MOST}"
+            )
         return value
 
     def number(self, key: str, default: float) -> float:

@@ -35,7 +35,9 @@ def shape_from_config(config: Mapping[str, object], path: Path) -> MoEShape:
         InvalidInput: a quantization that no kernel of ours multiplies.
     """
     outer = Fields(config, path, _EXPECTED)
-    own = next((f for f in (outer.inner(k) for k in ("text_config", "language_config")) if f), None)
+    own = next(
+        (f for f in (outer.inner(k) for k in ("text_config", "language_config")) if f), None
+    )
     fields = own if own and not any(outer.has(key) for key in _EXPERTS) else outer
     if not any(fields.has(key) for key in _EXPERTS):
         raise outer.wrong("it names no experts (n_routed_experts, num_experts, num_local_experts)")

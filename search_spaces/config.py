@@ -27,7 +27,9 @@ class LaunchConfig:
             raise InvalidConfig(f"config names a parameter twice: {names}")
         for name, value in self.items:
             if not isinstance(value, int | str):
-                raise InvalidConfig(f"{name} is {value!r}: must be an integer, a string or true/false")
+                raise InvalidConfig(
+                    f"{name} is {value!r}: must be an integer, a string or true/false"
+                )
         object.__setattr__(self, "items", tuple(sorted(self.items, key=lambda item: item[0])))
 
     @classmethod

@@ -102,7 +102,7 @@ def parse_layout(text: str, shape: MoEShape, gpu: Gpu) -> Layout:
     if word == "auto":
         return default_layout(shape, gpu)
     found = re.fullmatch(r"(single)|(dep|ep|tp)([0-9]{1,6})", word)
-    if not found or found[3] is not None and int(found[3]) < 1:
+    if not found or (found[3] is not None and int(found[3]) < 1):
         raise InvalidInput(
             f"layout is {text!r}: must be auto, single, depN, epN or tpN (dep8, tp4)"
         )

@@ -11,8 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from ..errors import CorruptFile, InvalidInput, UnknownName
-from ._huggingface import shape_from_config
 from ._fields import Fields
+from ._huggingface import shape_from_config
 from .problem import (
     ACTIVATION_FORMATS,
     PAIRS,
@@ -25,9 +25,29 @@ from .problem import (
 MOST_FILE_BYTES = 4 << 20
 _EXPECTED = "a Hugging Face config.json of an MoE model, or a TOML with the keys of models.toml"
 _KEYS = frozenset(
-    "experts top_k hidden intermediate shared_experts shared_intermediate layers dense_layers weights "
-    "activations also activation swiglu_alpha swiglu_limit swiglu_up_shift biases weight_on_input "
-    "routed_scaling_factor padded_intermediate pads_intermediate_to unsure".split()
+    [
+        "experts",
+        "top_k",
+        "hidden",
+        "intermediate",
+        "shared_experts",
+        "shared_intermediate",
+        "layers",
+        "dense_layers",
+        "weights",
+        "activations",
+        "also",
+        "activation",
+        "swiglu_alpha",
+        "swiglu_limit",
+        "swiglu_up_shift",
+        "biases",
+        "weight_on_input",
+        "routed_scaling_factor",
+        "padded_intermediate",
+        "pads_intermediate_to",
+        "unsure",
+    ]
 )
 
 

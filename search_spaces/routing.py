@@ -40,9 +40,7 @@ MOST_COUNT = 1 << 53
 # Experts are shuffled by a fixed seed, so that heavy and light ones are mixed over the ranks.
 _SHUFFLE_SEED = 20261130
 _CHUNK = 4096
-_EXPECTED = (
-    "a JSON list of counts (one an expert), a JSON object {layer: [counts]}, or a CSV of one column"
-)
+_EXPECTED = "a JSON list of counts (one an expert), a JSON object {layer: [counts]}, or a CSV of one column"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,9 +151,7 @@ class Routing:
             q = np.where(full, 1.0, shares * (free / rest if rest else 0.0))
         return np.minimum(q, 1.0)
 
-    def sample(
-        self, rng: np.random.Generator, tokens: int, experts: int, top_k: int
-    ) -> Integers:
+    def sample(self, rng: np.random.Generator, tokens: int, experts: int, top_k: int) -> Integers:
         """Draw the experts of each token [tokens, top_k], distinct within a token."""
         if self.kind == "balanced":
             return _round_robin(tokens, experts, top_k)
