@@ -1,0 +1,173 @@
+"""The tables, in SQLAlchemy 2 core: the same on SQLite and PostgreSQL.
+
+    silicons, toolchains, problems     what a time belongs to, each stored once
+    compiles                           compile reports, shared by the trials of one variant
+    sweeps                             who asked for what, and how it ended
+    trials                             one row a (config, unit, problem, silicon, toolchain, source, policy)
+    winners                            choices over trials
+
+Names of models and GPUs are no part of a key (two names may mean one problem), so they stand on the rows.
+Records go into JSON text where nothing selects on them, into columns where something does. The version of
+the tables is Alembic's, in the table `rubin_tune_version`, which also marks a database as ours.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+)
+
+# Revisions of db/migrations/versions, oldest first; the last is what this version writes.
+REVISIONS = ("0001",)
+VERSION_TABLE = "rubin_tune_version"
+# "rtun" in ASCII: SQLite files of ours carry it in their header (PRAGMA application_id).
+APPLICATION_ID = 0x7274756E
+
+_NAMING = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s",
+    "pk": "pk_%(table_name)s",
+}
+metadata = MetaData(naming_convention=_NAMING)
+# SQLite numbers rows only in a column that is exactly INTEGER.
+_Id = BigInteger().with_variant(Integer, "sqlite")
+
+
+def _id() -> Column[int]:
+    return Column("id", _Id, primary_key=True, autoincrement=True)
+
+
+def _points_at(table: str, *, nullable: bool = False) -> Column[int]:
+    name = f"{table.removesuffix('s')}_id"
+    return Column(name, _Id, ForeignKey(f"{table}.id"), nullable=nullable)
+
+
+silicons = Table(
+    "silicons",
+    metadata,
+    _id(),
+    Column("key", Text, nullable=False, unique=True),
+    Column("arch", Integer, nullable=False),
+    Column("sms", Integer, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("shared_limit_bytes", BigInteger, nullable=False),
+    Column("power_limit_w", Integer, nullable=False),
+)
+toolchains = Table(
+    "toolchains",
+    metadata,
+    _id(),
+    Column("key", Text, nullable=False, unique=True),
+    Column("record", Text, nullable=False),
+)
+problems = Table(
+    "problems",
+    metadata,
+    _id(),
+    Column("key", String(64), nullable=False, unique=True),
+    Column("tokens", Integer, nullable=False),
+    Column("record", Text, nullable=False),
+)
+compiles = Table(
+    "compiles",
+    metadata,
+    _id(),
+    Column("key", String(64), nullable=False, unique=True),
+    Column("cubin_sha256", String(64), nullable=False, index=True),
+    Column("target", Integer, nullable=False),
+    Column("record", Text, nullable=False),
+)
+sweeps = Table(
+    "sweeps",
+    metadata,
+    _id(),
+    Column("key", String(64), nullable=False, unique=True),
+    Column("fingerprint", String(64), nullable=False, index=True),
+    Column("state", String(16), nullable=False),
+    Column("request", Text, nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("started_at", DateTime, nullable=False, server_default=func.now()),
+    Column("ended_at", DateTime),
+    CheckConstraint("state IN ('running', 'stopped', 'finished')", name="state"),
+)
+trials = Table(
+    "trials",
+    metadata,
+    _id(),
+    _points_at("sweeps"),
+    Column("kernel", String(100), nullable=False),
+    Column("source_hash", String(64), nullable=False),
+    _points_at("problems"),
+    Column("model", Text, nullable=False),
+    Column("unit", String(16), nullable=False),
+    Column("config", Text, nullable=False),
+    _points_at("silicons"),
+    Column("silicon_name", Text, nullable=False),
+    _points_at("toolchains"),
+    Column("policy", String(100), nullable=False),
+    Column("evidence", SmallInteger, nullable=False),
+    Column("time_us", Double),
+    Column("low_us", Double),
+    Column("high_us", Double),
+    _points_at("compiles", nullable=True),
+    Column("prediction", Text),
+    Column("measurement", Text),
+    Column("why", String(32)),
+    Column("detail", Text),
+    Column("error", Double),
+    UniqueConstraint(
+        "problem_id",
+        "unit",
+        "config",
+        "kernel",
+        "source_hash",
+        "silicon_id",
+        "toolchain_id",
+        "policy",
+        name="uq_trials_key",
+    ),
+    CheckConstraint("(time_us IS NULL) <> (why IS NULL)", name="outcome"),
+)
+Index("ix_trials_sweep_id", trials.c.sweep_id)
+winners = Table(
+    "winners",
+    metadata,
+    _id(),
+    _points_at("sweeps"),
+    Column("kernel", String(100), nullable=False),
+    Column("source_hash", String(64), nullable=False),
+    _points_at("problems"),
+    Column("model", Text, nullable=False),
+    Column("unit", String(16), nullable=False),
+    Column("config", Text, nullable=False),
+    _points_at("silicons"),
+    Column("silicon_name", Text, nullable=False),
+    _points_at("toolchains"),
+    Column("policy", String(100), nullable=False),
+    Column("evidence", SmallInteger, nullable=False),
+    Column("time_us", Double, nullable=False),
+    Column("low_us", Double, nullable=False),
+    Column("high_us", Double, nullable=False),
+    Column("default_config", Text, nullable=False),
+    Column("default_time_us", Double, nullable=False),
+    _points_at("compiles", nullable=True),
+    Column("parts", Text, nullable=False),
+    UniqueConstraint("sweep_id", "problem_id", "unit", name="uq_winners_key"),
+)
+Index("ix_winners_problem_id", winners.c.problem_id, winners.c.unit)

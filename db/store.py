@@ -1,0 +1,458 @@
+"""The store: one database of trials and winners, on SQLite or PostgreSQL.
+
+Each `add_*` commits before it returns; each method is one transaction. Errors of the database come out as
+ours, in words (db/faults.py); passwords of URLs never come out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import platformdirs
+from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, select, update
+from sqlalchemy.dialects.postgresql import insert as postgresql_insert
+from sqlalchemy.dialects.sqlite import insert as sqlite_insert
+
+from ..errors import InvalidInput
+from ..search_spaces import Problem, Unit
+from . import codec
+from .codec import dumps, loads
+from .engine import Database, open_database
+from .records import CompileReport, Evidence, Silicon, Toolchain, Trial, Winner
+from .rows import RowReader, trial_values, winner_values
+from .schema import compiles, silicons, sweeps, toolchains, trials, winners
+from .schema import problems as _problems
+
+# Keys of a trial, in the order of its unique constraint.
+_TRIAL_KEY = (
+    "problem_id",
+    "unit",
+    "config",
+    "kernel",
+    "source_hash",
+    "silicon_id",
+    "toolchain_id",
+    "policy",
+)
+_WINNER_KEY = ("sweep_id", "problem_id", "unit")
+
+
+def default_path() -> Path:
+    """Return where the user's own database lies when nothing else is said."""
+    return Path(platformdirs.user_data_dir("rubin-tune")) / "rubin-tune.db"
+
+
+def open_store(target: str | Path | None = None, *, wait_s: float = 30.0) -> Store:
+    """Open a database, make it if it does not exist, bring its tables up to date.
+
+    Args:
+        target: A path, `sqlite:///PATH` or `postgresql://USER@HOST/NAME`; None = `default_path()`.
+        wait_s: Seconds to wait for another process's lock.
+
+    Raises:
+        DatabaseRefused: not one of ours, from a newer version, not writable, damaged, out of reach.
+        DatabaseBusy: locked for longer than `wait_s`.
+        StorageFull: no room for the tables.
+    """
+    if target is None:
+        path = default_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        target = path
+    return Store(open_database(target, wait_s=wait_s))
+
+
+Keyed = Silicon | Toolchain | CompileReport | Problem
+
+
+class Store:
+    """An open database. Use it as a context manager, or `close` it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._ids: dict[tuple[str, str], int] = {}
+        self._reader = RowReader()
+
+    @property
+    def url(self) -> str:
+        """The path or URL, password left out."""
+        return self._database.shown
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._database.close()
+
+    def __enter__(self) -> Store:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close."""
+        self.close()
+
+    # Sweeps
+
+    def begin_sweep(self, sweep_id: str, fingerprint: str, request: Mapping[str, object]) -> None:
+        """Note that a sweep runs; a second time is no error.
+
+        Args:
+            sweep_id: Its name, unlike any other's.
+            fingerprint: Equal for sweeps that would come out alike.
+            request: What was asked, as JSON values.
+        """
+        values = {
+            "key": sweep_id,
+            "fingerprint": fingerprint,
+            "state": "running",
+            "request": dumps(dict(request)),
+            "counts": "{}",
+        }
+        with self._writing() as connection:
+            self._insert_missing(connection, sweeps, values)
+
+    def stop_sweep(self, sweep_id: str) -> None:
+        """Note that a sweep was broken off; what it committed stays."""
+        self._end_sweep(sweep_id, "stopped", {})
+
+    def finish_sweep(self, sweep_id: str, counts: Mapping[str, object]) -> None:
+        """Note that a sweep came to its end, with what it counted."""
+        self._end_sweep(sweep_id, "finished", counts)
+
+    def finished_sweep(self, fingerprint: str) -> str | None:
+        """Return the newest finished sweep that was asked for the same, None where there is none."""
+        found = (
+            select(sweeps.c.key)
+            .where(sweeps.c.fingerprint == fingerprint, sweeps.c.state == "finished")
+            .order_by(sweeps.c.id.desc())
+            .limit(1)
+        )
+        with self._reading() as connection:
+            return connection.execute(found).scalar()
+
+    def sweep_counts(self, sweep_id: str) -> dict[str, Any]:
+        """Return what `finish_sweep` was given."""
+        return loads(self._sweep(sweep_id).counts)
+
+    def sweep_request(self, sweep_id: str) -> dict[str, Any]:
+        """Return what `begin_sweep` was given."""
+        return loads(self._sweep(sweep_id).request)
+
+    def sweep_state(self, sweep_id: str) -> str:
+        """Return "running" (or killed), "stopped" or "finished"."""
+        return str(self._sweep(sweep_id).state)
+
+    # Trials
+
+    def add_trial(self, trial: Trial, *, fresh: bool = False) -> bool:
+        """Store one trial and commit; return whether its row was written.
+
+        A trial that is there stays, unless the new one has stronger evidence. With `fresh` the new one also
+        replaces a row of equal evidence. Weaker evidence never displaces stronger.
+        """
+        return self.add_trials((trial,), fresh=fresh) == 1
+
+    def add_trials(self, added: Iterable[Trial], *, fresh: bool = False) -> int:
+        """Store several trials in one transaction, all or none; return how many rows were written."""
+        with self._writing() as connection:
+            return sum(self._put_trial(connection, trial, fresh) for trial in added)
+
+    def trials_for(
+        self,
+        *,
+        kernel: str,
+        source_hash: str,
+        silicon: Silicon,
+        toolchain: Toolchain,
+        policy: str,
+        problems: Sequence[Problem] = (),
+        units: Collection[Unit] = (),
+    ) -> list[Trial]:
+        """Return the trials that share these keys, oldest first; empty problems or units = all.
+
+        A trial of a problem that was passed comes back with that very problem, model name included.
+        """
+        given = {problem.key: problem for problem in problems}
+        wanted = _of_keys(kernel, source_hash, silicon, toolchain, policy)
+        wanted += _of(trials, given, units)
+        statement = _joined(trials).where(*wanted).order_by(trials.c.id)
+        with self._reading() as connection:
+            return [self._reader.trial(row, given) for row in connection.execute(statement)]
+
+    def done_keys(
+        self,
+        *,
+        kernel: str,
+        source_hash: str,
+        silicon: Silicon,
+        toolchain: Toolchain,
+        policy: str,
+        problems: Sequence[Problem] = (),
+        units: Collection[Unit] = (),
+    ) -> frozenset[tuple[str, Unit, str]]:
+        """Return (problem key, unit, config key) of what `trials_for` would return, without reading it."""
+        given = {problem.key: problem for problem in problems}
+        wanted = _of_keys(kernel, source_hash, silicon, toolchain, policy)
+        wanted += _of(trials, given, units)
+        statement = (
+            select(_problems.c.key, trials.c.unit, trials.c.config)
+            .select_from(trials.join(_problems).join(silicons).join(toolchains))
+            .where(*wanted)
+        )
+        with self._reading() as connection:
+            found = connection.execute(statement).all()
+        return frozenset((key, Unit(unit), config) for key, unit, config in found)
+
+    def count_trials(self, sweep_id: str) -> int:
+        """Return how many rows are a sweep's own."""
+        statement = select(func.count()).select_from(trials.join(sweeps))
+        with self._reading() as connection:
+            return connection.execute(statement.where(sweeps.c.key == sweep_id)).scalar_one()
+
+    def counts(self) -> dict[str, int]:
+        """Return rows a table."""
+        with self._reading() as connection:
+            return {
+                table.name: connection.execute(
+                    select(func.count()).select_from(table)
+                ).scalar_one()
+                for table in (sweeps, trials, winners, compiles, _problems, silicons, toolchains)
+            }
+
+    # Winners
+
+    def add_winners(self, added: Iterable[Winner]) -> None:
+        """Store a sweep's winners in one transaction; a second time replaces the first."""
+        with self._writing() as connection:
+            for winner in added:
+                self._put_winner(connection, winner)
+
+    def winners(
+        self,
+        *,
+        sweep_id: str | None = None,
+        kernel: str | None = None,
+        source_hash: str | None = None,
+        problems: Sequence[Problem] = (),
+        units: Collection[Unit] = (),
+        silicon: Silicon | None = None,
+        like: Silicon | None = None,
+        at_least: Evidence = Evidence.COMPILED,
+    ) -> list[Winner]:
+        """Return the winner of each (kernel, problem, unit, silicon): strongest evidence, then newest.
+
+        Args:
+            sweep_id: Only this sweep's.
+            kernel: Only this kernel's.
+            source_hash: Only those of this source.
+            problems: Only of these; empty = all.
+            units: Only of these; empty = all.
+            silicon: Only on exactly this silicon.
+            like: Only on silicon of the same architecture and size, whatever its name and power limit;
+                then all such silicon counts as one.
+            at_least: Leave weaker evidence out.
+        """
+        given = {problem.key: problem for problem in problems}
+        wanted = [winners.c.evidence >= int(at_least), *_of(winners, given, units)]
+        if sweep_id is not None:
+            wanted.append(sweeps.c.key == sweep_id)
+        if kernel is not None:
+            wanted.append(winners.c.kernel == kernel)
+        if source_hash is not None:
+            wanted.append(winners.c.source_hash == source_hash)
+        if silicon is not None:
+            wanted.append(silicons.c.key == silicon.key)
+        if like is not None:
+            wanted.append(_alike(like))
+        order = (winners.c.evidence.desc(), winners.c.id.desc())
+        statement = _joined(winners).where(*wanted).order_by(*order)
+        best: dict[tuple[object, ...], Row[Any]] = {}
+        with self._reading() as connection:
+            for row in connection.execute(statement):
+                place = None if like is not None else row.silicon_id
+                best.setdefault((row.kernel, row.problem_id, row.unit, place), row)
+        ordered = sorted(best.values(), key=lambda row: row.id)
+        return [self._reader.winner(row, given) for row in ordered]
+
+    # One transaction each
+
+    def _reading(self) -> AbstractContextManager[Connection]:
+        return self._database.reading()
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        done = False
+        try:
+            with self._database.writing() as connection:
+                yield connection
+            done = True
+        finally:
+            # Ids of rows that were rolled back point at nothing.
+            if not done:
+                self._ids.clear()
+
+    # Writing rows
+
+    def _put_trial(self, connection: Connection, trial: Trial, fresh: bool) -> int:
+        values = {**trial_values(trial), **self._pointers(connection, trial)}
+        insert = self._insert(trials)
+        new, old = insert.excluded.evidence, trials.c.evidence
+        statement = insert.on_conflict_do_update(
+            index_elements=_TRIAL_KEY,
+            set_={name: insert.excluded[name] for name in values if name not in _TRIAL_KEY},
+            where=new >= old if fresh else new > old,
+        )
+        return connection.execute(statement.inline(), values).rowcount
+
+    def _put_winner(self, connection: Connection, winner: Winner) -> None:
+        values = {**winner_values(winner), **self._pointers(connection, winner)}
+        insert = self._insert(winners)
+        statement = insert.on_conflict_do_update(
+            index_elements=_WINNER_KEY,
+            set_={name: insert.excluded[name] for name in values if name not in _WINNER_KEY},
+            where=insert.excluded.evidence >= winners.c.evidence,
+        )
+        connection.execute(statement.inline(), values)
+
+    def _pointers(self, connection: Connection, row: Trial | Winner) -> dict[str, int | None]:
+        """Return ids of what a row points at; what is missing there is stored first."""
+        report = row.compile
+        return {
+            "sweep_id": self._sweep_row(connection, row.sweep_id),
+            "problem_id": self._id(connection, _problems, row.problem.key, row.problem),
+            "silicon_id": self._id(connection, silicons, row.silicon.key, row.silicon),
+            "toolchain_id": self._id(connection, toolchains, row.toolchain.key, row.toolchain),
+            "compile_id": None if report is None else self._report_id(connection, report),
+        }
+
+    def _report_id(self, connection: Connection, report: CompileReport) -> int:
+        text = dumps(codec.compile_to_json(report))
+        return self._id(connection, compiles, hashlib.sha256(text.encode()).hexdigest(), report)
+
+    def _sweep_row(self, connection: Connection, sweep_id: str) -> int:
+        place = (sweeps.name, sweep_id)
+        if place not in self._ids:
+            found = connection.execute(
+                select(sweeps.c.id).where(sweeps.c.key == sweep_id)
+            ).scalar()
+            if found is None:
+                raise InvalidInput(f"unknown sweep {sweep_id!r}: begin_sweep comes first")
+            self._ids[place] = found
+        return self._ids[place]
+
+    def _id(self, connection: Connection, table: Table, key: str, record: Keyed) -> int:
+        place = (table.name, key)
+        if place not in self._ids:
+            self._insert_missing(connection, table, {"key": key, **_columns(record)})
+            found = select(table.c.id).where(table.c.key == key)
+            self._ids[place] = connection.execute(found).scalar_one()
+        return self._ids[place]
+
+    def _insert_missing(
+        self, connection: Connection, table: Table, values: Mapping[str, Any]
+    ) -> None:
+        statement = self._insert(table).on_conflict_do_nothing(index_elements=("key",))
+        connection.execute(statement.inline(), values)
+
+    def _insert(self, table: Table) -> Any:
+        """Return an INSERT that can say ON CONFLICT; both dialects spell it alike."""
+        return sqlite_insert(table) if self._database.path else postgresql_insert(table)
+
+    # Reading rows
+
+    def _sweep(self, sweep_id: str) -> Row[Any]:
+        with self._reading() as connection:
+            found = connection.execute(select(sweeps).where(sweeps.c.key == sweep_id)).first()
+        if found is None:
+            raise self._unknown_sweep(sweep_id)
+        return found
+
+    def _end_sweep(self, sweep_id: str, state: str, counts: Mapping[str, object]) -> None:
+        ended = (
+            update(sweeps)
+            .where(sweeps.c.key == sweep_id)
+            .values(state=state, counts=dumps(dict(counts)), ended_at=func.now())
+        )
+        with self._writing() as connection:
+            changed = connection.execute(ended).rowcount
+        if not changed:
+            raise self._unknown_sweep(sweep_id)
+
+    def _unknown_sweep(self, sweep_id: str) -> InvalidInput:
+        return InvalidInput(
+            f"unknown sweep {sweep_id!r}: database {self.url!r} has none of that name"
+        )
+
+
+def _joined(table: Table) -> Select[Any]:
+    """Select rows with everything needed to make records of them."""
+    whole = table.join(sweeps).join(_problems).join(silicons).join(toolchains)
+    return select(
+        table,
+        sweeps.c.key.label("sweep_key"),
+        _problems.c.key.label("problem_key"),
+        _problems.c.record.label("problem_record"),
+        silicons.c.arch,
+        silicons.c.sms,
+        silicons.c.memory_bytes,
+        silicons.c.shared_limit_bytes,
+        silicons.c.power_limit_w,
+        toolchains.c.record.label("toolchain_record"),
+        compiles.c.record.label("compile_record"),
+    ).select_from(whole.outerjoin(compiles))
+
+
+def _columns(record: Keyed) -> dict[str, Any]:
+    """Return the columns of a row that others point at, its key left out."""
+    match record:
+        case Silicon():
+            return {n: v for n, v in codec.silicon_to_json(record).items() if n != "name"}
+        case Toolchain():
+            return {"record": dumps(codec.toolchain_to_json(record))}
+        case CompileReport():
+            text = dumps(codec.compile_to_json(record))
+            return {"cubin_sha256": record.cubin_sha256, "target": record.target, "record": text}
+        case Problem():
+            text = dumps(codec.problem_to_json(record))
+            return {"tokens": record.tokens, "record": text}
+
+
+def _of_keys(
+    kernel: str, source_hash: str, silicon: Silicon, toolchain: Toolchain, policy: str
+) -> list[ColumnElement[bool]]:
+    return [
+        trials.c.kernel == kernel,
+        trials.c.source_hash == source_hash,
+        silicons.c.key == silicon.key,
+        toolchains.c.key == toolchain.key,
+        trials.c.policy == policy,
+    ]
+
+
+def _of(
+    table: Table, problem_keys: Collection[str], units: Collection[Unit]
+) -> list[ColumnElement[bool]]:
+    wanted: list[ColumnElement[bool]] = []
+    if problem_keys:
+        wanted.append(_problems.c.key.in_(list(problem_keys)))
+    if units:
+        wanted.append(table.c.unit.in_([unit.value for unit in units]))
+    return wanted
+
+
+def _alike(silicon: Silicon) -> ColumnElement[bool]:
+    """Say whether silicon is of the same architecture and size; drivers round memory differently."""
+    memory = silicon.memory_bytes
+    return and_(
+        silicons.c.arch == silicon.arch,
+        silicons.c.sms == silicon.sms,
+        silicons.c.memory_bytes.between(int(memory * 0.9), int(memory * 1.1)),
+    )
