@@ -275,17 +275,17 @@ def _row(line: _Line, header: Header) -> Row:
     if gemm not in _UNITS:
         raise _Wrong(f"g is {gemm}: must be 1 or 2")
     samples = _samples(line)
-    status = str(line.get("st", ""))
+    status = str(line.get("st") or "")
     if not samples and not status:
         raise _Wrong("has neither times (t) nor a reason why not (st)")
     return Row(
         unit=_UNITS[gemm],
         tokens=_integer(line, "M", 1),
         config=_config(line, header),
-        shared_bytes=_integer(line, "sh", 0, 0),
-        registers=_integer(line, "regs", 0) if "regs" in line else None,
-        spill_bytes=_integer(line, "spill", 0) if "spill" in line else None,
-        compile_s=_seconds("ct", line.get("ct", 0.0)),
+        shared_bytes=_maybe(line, "sh") or 0,
+        registers=_maybe(line, "regs"),
+        spill_bytes=_maybe(line, "spill"),
+        compile_s=_seconds("ct", line.get("ct") or 0.0),
         samples_us=samples,
         rough=bool(line.get("rough", 0)),
         status=status,
@@ -330,8 +330,13 @@ def _counts(name: str, values: object) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _integer(line: _Line, name: str, least: int, default: int | None = None) -> int:
-    value = line.get(name, default)
+def _maybe(line: _Line, name: str) -> int | None:
+    """Return an integer that the recorder could not always read."""
+    return None if line.get(name) is None else _integer(line, name, 0)
+
+
+def _integer(line: _Line, name: str, least: int) -> int:
+    value = line.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         said = repr(value) if name in line else "missing"
         raise _Wrong(f"{name} is {said}: must be an integer of at least {least}")
