@@ -16,6 +16,10 @@ import triton.language as tl
 
 # The largest finite e4m3 number.
 E4M3_MAX = tl.constexpr(448.0)
+# Whether this process imported triton with TRITON_INTERPRET=1. The interpreter of 3.9 multiplies bf16 wrongly,
+# truncates to bf16, loses the carry when it rounds to e4m3 and has no SM ids. So there dots of bf16 are made in
+# float32 (float16 where scaled), numbers are rounded before they are cast, domains come from the program id.
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @triton.jit
@@ -27,9 +31,30 @@ def to_e8m0(amax):
 
 
 @triton.jit
+def _round_bits(value, DROPPED: tl.constexpr):
+    """Round float32 to nearest even with DROPPED bits fewer."""
+    bits = value.to(tl.int32, bitcast=True)
+    bits += (1 << (DROPPED - 1)) - 1 + ((bits >> DROPPED) & 1)
+    return (bits & (-1 << DROPPED)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def to_bf16(value):
+    """Round float32 to bf16."""
+    if INTERPRETED:
+        value = _round_bits(value, 16)
+    return value.to(tl.bfloat16)
+
+
+@triton.jit
 def to_e4m3(value):
-    """Round to e4m3, saturating."""
-    return tl.minimum(tl.maximum(value, -E4M3_MAX), E4M3_MAX).to(tl.float8e4nv)
+    """Round float32 to e4m3, saturating."""
+    value = tl.minimum(tl.maximum(value, -E4M3_MAX), E4M3_MAX)
+    if INTERPRETED:
+        # Below 2^-6 the grid is 2^-9: adding 1.5 * 2^14 leaves 2^-9 as float32's last bit.
+        small = (value + 24576.0) - 24576.0
+        value = tl.where(tl.abs(value) < 0.015625, small, _round_bits(value, 20))
+    return value.to(tl.float8e4nv)
 
 
 @triton.jit
@@ -45,7 +70,7 @@ def store_quantised(
     live = row_live[:, None] & (columns < width)[None, :]
     places = out + rows.to(tl.int64)[:, None] * width + columns[None, :]
     if FORMAT == "bf16":
-        tl.store(places, value.to(tl.bfloat16), mask=live)
+        tl.store(places, to_bf16(value), mask=live)
     else:
         groups = tl.reshape(value, (ROWS, COLUMNS // GROUP, GROUP))
         amax = tl.max(tl.abs(groups), axis=2)
@@ -92,7 +117,7 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 
 
 @triton.jit
-def take_ticket(sm_domain, tickets, tiles_m, tiles_first, tiles_second, INTERPRETED: tl.constexpr):
+def take_ticket(sm_domain, tickets, tiles_m, tiles_first, tiles_second):
     """Return (half, tile within the half) for this program, or tile -1 when nothing is left.
 
     A program takes from the half of its own locality domain, then steals from the other. `tickets` holds a
@@ -131,7 +156,7 @@ def grouped_gemm(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     SWAP_AB: tl.constexpr, TMA: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
     TOP_K: tl.constexpr, GATE_UP: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr, SHIFT: tl.constexpr, OUT_GROUP: tl.constexpr, INTERPRETED: tl.constexpr,
+    LIMIT: tl.constexpr, SHIFT: tl.constexpr, OUT_GROUP: tl.constexpr,
 ):  # fmt: skip
     """Multiply every expert's rows with its weights: rows x k times [n, k] transposed.
 
@@ -175,15 +200,13 @@ def grouped_gemm(
         LIMIT: Activation parameter.
         SHIFT: Activation parameter.
         OUT_GROUP: Output elements that share a scale.
-        INTERPRETED: Runs in Triton's interpreter, which multiplies bf16 wrongly and has no SM ids: dots are
-            made in float32 (float16 where scaled), domains come from the program id.
     """
     GATED: tl.constexpr = GATE_UP and KIND != "relu2"
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles_m = tl.load(live_tiles)
     if SPLIT:
         first = half // BLOCK_N
-        which, tile = take_ticket(sm_domain, tickets, tiles_m, first, tiles_n - first, INTERPRETED)
+        which, tile = take_ticket(sm_domain, tickets, tiles_m, first, tiles_n - first)
         if tile < 0:
             return
         pid_m, pid_n = swizzle(
@@ -343,4 +366,4 @@ def grouped_gemm(
     else:
         places = out + rows.to(tl.int64)[:, None] * n + columns[None, :]
         live = row_live[:, None] & (columns < n)[None, :]
-        tl.store(places, acc.to(tl.bfloat16), mask=live)
+        tl.store(places, to_bf16(acc), mask=live)

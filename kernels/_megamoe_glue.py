@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._megamoe_gemm import store_quantised
+from ._megamoe_gemm import store_quantised, to_bf16
 
 
 @triton.jit
@@ -176,4 +176,4 @@ def combine(
             value = value * tl.load(weights + token * TOP_K + slot)
         total += value
     place = out + token.to(tl.int64) * width + columns
-    tl.store(place, (total * factor).to(tl.bfloat16), mask=columns < width)
+    tl.store(place, to_bf16(total * factor), mask=columns < width)

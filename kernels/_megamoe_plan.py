@@ -32,9 +32,6 @@ from ._megamoe_inputs import (
     x_group,
 )
 
-INTERPRETED = not isinstance(grouped_gemm, triton.runtime.JITFunction)
-"""Whether this process imported triton with TRITON_INTERPRET=1 (see `grouped_gemm`)."""
-
 # The first half of a matrix whose columns are split ends at a multiple of every legal block_n.
 SPLIT_GRANULE = 256
 # More SM ids than any GPU has: ids need not be dense.
@@ -172,7 +169,6 @@ def plan_gemm(
         "LIMIT": activation.limit,
         "SHIFT": float(activation.up_shift),
         "OUT_GROUP": group if unit is Unit.GATE_UP else 0,
-        "INTERPRETED": INTERPRETED,
     }
     launch = Launch(
         fn=grouped_gemm,
