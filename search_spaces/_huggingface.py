@@ -78,10 +78,11 @@ def _shared(fields: Fields) -> tuple[int, int]:
 def _moe_layers(fields: Fields) -> int:
     layers = fields.count("num_hidden_layers")
     dense = fields.table.get("mlp_only_layers") or []
-    step = fields.count(fields.first("decoder_sparse_step", "interleave_moe_layer_step"), 1) or 1
     frequency = fields.table.get("moe_layer_freq")
     if isinstance(frequency, list):  # one entry a layer, 1 = MoE
         return max(1, sum(1 for entry in frequency if entry))
+    steps = ("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq")
+    step = fields.count(fields.first(*steps), 1) or 1
     listed = len(dense) if isinstance(dense, list) else 0
     first = fields.count("first_k_dense_replace", 0)
     return max(1, (layers - first) // step - listed)
@@ -110,6 +111,6 @@ def _weights(fields: Fields, outer: Fields, quantization: Fields | None) -> str:
         return "fp8_block128"
     detail = f" with blocks of {block!r:.40}" if block is not None else ""
     raise InvalidInput(
-        f"weights in {str(outer.path)!r} are quantized as {method or 'unnamed'!r}{detail}: must be "
-        "bf16 (no quantization_config), fp8 with weight_block_size [128, 128], or mxfp4"
+        f"weights in {str(outer.path)!r} are quantized as {method or 'unnamed'!r}{detail}: must "
+        "be bf16 (no quantization_config), fp8 with weight_block_size [128, 128], or mxfp4"
     )

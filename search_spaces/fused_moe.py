@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from ..errors import InvalidInput
 from .config import LaunchConfig, Value
 from .problem import Problem, Unit
-from .space import Constraint, Parameter, Space, integer
+from .space import Constraint, Parameter, Point, Space, integer
 
 if TYPE_CHECKING:  # only attributes of the GPU are read
     from ..topology import Gpu
@@ -60,7 +60,7 @@ def space(problem: Problem, unit: Unit, gpu: Gpu) -> Space:
     limit = gpu.shared_memory_limit("default")
     element = 1 if is_fp8 else 2
 
-    def fits(point: Mapping[str, Value] | LaunchConfig) -> bool:
+    def fits(point: Point) -> bool:
         block_k = min(integer(point, "block_k"), _BLOCK) if is_fp8 else integer(point, "block_k")
         rows = integer(point, "block_m") + integer(point, "block_n")
         return (integer(point, "num_stages") - 1) * rows * block_k * element <= limit
@@ -98,9 +98,7 @@ def from_landscape_grid(header: Mapping[str, object]) -> Space:
     """
     grid = header.get("grid")
     if not isinstance(grid, Mapping) or not grid:
-        raise InvalidInput(
-            "the landscape's header has no 'grid': must be an object of value lists"
-        )
+        raise InvalidInput("the landscape's header has no 'grid': must hold lists of values")
     own: dict[str, tuple[Value, ...]] = {}
     for name, values in grid.items():
         if name not in _OWN_NAMES:

@@ -1,7 +1,7 @@
 """The space of our own kernel: one grouped GEMM of a layer, for a problem and a GPU.
 
-Every constraint is a fact about the format, the instruction or the GPU that makes a point impossible or
-certainly lost; what is only doubtful (spills, occupancy) is left to the compiler's report.
+Every constraint is a fact about the format, the instruction or the GPU that makes a point
+impossible or certainly lost; the doubtful (spills, occupancy) is left to the compiler's report.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:  # only attributes of the GPU are read
 _MOST_STAGES = {90: 6, 100: 8, 103: 8, 107: 12}
 # float32 accumulators in one block. Source: facts, moe-kernels 4.6.
 _MOST_ACCUMULATORS = 128 * 256
-# Fewer outputs than this leave a second warpgroup idle; 16x256 with 8 warps is the smallest tile that
-# tuned tables use. Source: facts, moe-kernels 3.2.
+# Fewer outputs than this leave a second warpgroup idle; 16x256 with 8 warps is the smallest tile
+# that tuned tables use. Source: facts, moe-kernels 3.2.
 _LEAST_8_WARPS = 16 * 256
 
 
@@ -65,8 +65,8 @@ class _Target:
     def padded_fp4(self) -> bool:
         """Whether FP4 takes a byte an element in shared memory.
 
-        Source: facts, hardware 5.2: padded on sm_100 and sm_103, packed on sm_107; and 5.3b: packed on
-        sm_90, which converts on the way to the tensor cores.
+        Source: facts, hardware 5.2: padded on sm_100 and sm_103, packed on sm_107; and 5.3b:
+        packed on sm_90, which converts on the way to the tensor cores.
         """
         return self.native_scaled and self.arch < 107
 
@@ -122,8 +122,8 @@ def default(problem: Problem, unit: Unit, gpu: Gpu) -> LaunchConfig:
 
 def _target(problem: Problem, unit: Unit, gpu: Gpu) -> _Target:
     n, k = problem.gemm(unit)
-    # Oversized blocks exist from sm_107 on; what is lost with them (L1) is the cost model's matter.
-    mode = "oversized" if gpu.arch >= 107 else "default"
+    # The L1 that oversized blocks cost is the cost model's matter.
+    mode = "oversized" if gpu.has_oversized_shared_memory else "default"
     return _Target(
         unit=unit,
         gated=problem.shape.activation.gated,
@@ -275,7 +275,7 @@ def _load_constraints(target: _Target) -> Iterator[Constraint]:
     if not _has_tma(target):
         yield Constraint(
             name="tma strides",
-            reason=f"rows of K = {target.k} elements do not start where a tensor map can reach them",
+            reason=f"rows of K = {target.k} elements do not start where tensor maps can reach",
             on=("load",),
             holds=lambda p: p["load"] == "pointers",
         )

@@ -24,30 +24,11 @@ from .problem import (
 
 MOST_FILE_BYTES = 4 << 20
 _EXPECTED = "a Hugging Face config.json of an MoE model, or a TOML with the keys of models.toml"
-_KEYS = frozenset(
-    [
-        "experts",
-        "top_k",
-        "hidden",
-        "intermediate",
-        "shared_experts",
-        "shared_intermediate",
-        "layers",
-        "dense_layers",
-        "weights",
-        "activations",
-        "also",
-        "activation",
-        "swiglu_alpha",
-        "swiglu_limit",
-        "swiglu_up_shift",
-        "biases",
-        "weight_on_input",
-        "routed_scaling_factor",
-        "padded_intermediate",
-        "pads_intermediate_to",
-        "unsure",
-    ]
+_KEYS = (
+    *("experts", "top_k", "hidden", "intermediate", "shared_experts", "shared_intermediate"),
+    *("layers", "dense_layers", "weights", "activations", "also", "activation"),
+    *("swiglu_alpha", "swiglu_limit", "swiglu_up_shift", "biases", "weight_on_input"),
+    *("routed_scaling_factor", "padded_intermediate", "pads_intermediate_to", "unsure"),
 )
 
 
@@ -85,7 +66,7 @@ def with_formats(shape: MoEShape, weights: str | None, activations: str | None) 
     """Return the shape with other formats, as --dtype and --activations name them.
 
     Raises:
-        InvalidInput: no checkpoint of the model has such weights, or no kernel multiplies the pair.
+        InvalidInput: no checkpoint has such weights, or no kernel multiplies the pair.
     """
     has = (shape.weights, *(name for name in shape.also if name != shape.weights))
     chosen = SPELLINGS.get(weights, weights) if weights else shape.weights

@@ -86,8 +86,8 @@ class Activation:
     """What stands between the two GEMMs.
 
     Attributes:
-        kind: "swiglu": silu(alpha * gate) * (up + up_shift) with clamps; "geglu": gelu_tanh(gate) * up;
-            "relu2": relu(x)^2, non-gated (w13 then has I rows, not 2I).
+        kind: "swiglu": silu(alpha * gate) * (up + up_shift) with clamps; "geglu":
+            gelu_tanh(gate) * up; "relu2": relu(x)^2, non-gated (w13 then has I rows, not 2I).
         alpha: Multiplies the gate inside the sigmoid (gpt-oss: 1.702; else 1).
         limit: gate is clamped to <= limit, up to [-limit, limit]; None = no clamp.
         up_shift: Added to up before the product (gpt-oss: 1; else 0).
@@ -159,7 +159,7 @@ class MoEShape:
                 raise InvalidInput(f"{name} of {self.model!r} is {value!r}: must be at least 1")
         if self.top_k > self.experts:
             raise InvalidInput(
-                f"top_k of {self.model!r} is {self.top_k}: must be at most experts = {self.experts}"
+                f"top_k of {self.model!r} is {self.top_k}: must be at most {self.experts}"
             )
         if self.weights not in WEIGHT_FORMATS:
             raise InvalidInput(

@@ -1,7 +1,7 @@
 """How tokens fall on experts.
 
 A routing gives each expert its expected share of the routes. A token takes top_k distinct experts,
-so no expert can be in more than every token: shares above 1/top_k are cut there and the rest grows.
+so no expert can be in more than every token: shares above 1/top_k are cut, and the rest grows.
 `sample` draws by systematic sampling in a fresh random order for each token, which has exactly the
 inclusion probabilities q_e = top_k * share_e; the formulas below therefore hold without fitting
 (Gumbel top-k on log shares would flatten the shares, and recorded counts would not come back).
@@ -40,7 +40,9 @@ MOST_COUNT = 1 << 53
 # Experts are shuffled by a fixed seed, so that heavy and light ones are mixed over the ranks.
 _SHUFFLE_SEED = 20261130
 _CHUNK = 4096
-_EXPECTED = "a JSON list of counts (one an expert), a JSON object {layer: [counts]}, or a CSV of one column"
+_EXPECTED = (
+    "a JSON list of counts (one an expert), an object {layer: [counts]}, or a CSV of one column"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +116,7 @@ class Routing:
         busy = sum(1 for count in self.counts if count)
         if busy < top_k:
             raise InvalidInput(
-                f"recorded counts have {busy} experts with routes: must be at least top_k = {top_k}"
+                f"recorded counts have {busy} busy experts: must be at least top_k = {top_k}"
             )
 
     def probabilities(self, experts: int) -> Floats:
@@ -173,7 +175,7 @@ def _round_robin(tokens: int, experts: int, top_k: int) -> Integers:
 
 
 def _systematic(rng: np.random.Generator, q: Floats, tokens: int, top_k: int) -> Integers:
-    """Draw with inclusion probabilities q: lay them end to end, step along by 1 from a random start."""
+    """Lay the q_e end to end in random order and take one expert every 1, from a random start."""
     order = np.argsort(rng.random((tokens, len(q))), axis=1)
     ends = np.cumsum(q[order], axis=1)
     # Exactly top_k steps must fit, whatever the rounding of the sum.
@@ -233,8 +235,8 @@ def _balanced_counts(problem: Problem) -> Integers:
 def parse_routing(text: str) -> Routing:
     """Read balanced, uniform, lognormal:S, zipf:A, or a file of recorded counts.
 
-    FILE#LAYER takes one layer of a {layer: [counts]} file. Without #LAYER the layers are sorted, added
-    rank by rank (which keeps their skew) and shuffled.
+    FILE#LAYER takes one layer of a {layer: [counts]} file. Without #LAYER the layers are
+    sorted, added rank by rank (which keeps their skew) and shuffled.
 
     Raises:
         InvalidInput: neither a routing nor a file.
@@ -276,17 +278,19 @@ def _read_counts(path: Path, layer: str) -> tuple[int, ...]:
         found: object = json.loads(content) if content[:1] in ("[", "{") else _column(content)
     except (ValueError, RecursionError) as error:
         raise CorruptFile(path, f"{error}", _EXPECTED) from error
-    layers = found if isinstance(found, dict) else {"": found}
+    layers: dict[str, object] = found if isinstance(found, dict) else {"": found}
     if layer:
         if layer not in layers:
             known = ", ".join(list(layers)[:8]) if isinstance(found, dict) else "none"
             raise CorruptFile(path, f"no layer {layer!r} (layers: {known})", _EXPECTED)
         layers = {layer: layers[layer]}
+    good = []
     for name, counts in layers.items():
         why = _wrong_counts(counts)
-        if why:
-            raise CorruptFile(path, f"layer {name!r}: {why}" if name else why, _EXPECTED)
-    return _joined(path, list(layers.values()))
+        if why or not isinstance(counts, list):
+            raise CorruptFile(path, f"layer {name!r:.40}: {why}" if name else why, _EXPECTED)
+        good.append(counts)
+    return _joined(path, good)
 
 
 def _read_text(path: Path) -> str:

@@ -1,8 +1,8 @@
 """Search spaces: parameters, constraints, one canonical point per code that is launched.
 
 A space is declared, and everything asked of it (size, legal points, what each constraint removes,
-neighbours, an encoding) follows. Constraints say which parameters they read, so each is evaluated once
-per combination of those, not once per point.
+neighbours, an encoding) follows. Constraints say which parameters they read, so each is evaluated
+once per combination of those, not once per point.
 """
 
 from __future__ import annotations
