@@ -1,4 +1,4 @@
-"""What is remembered: records, their JSON, the store, recorded landscapes, import and export formats.
+"""What is remembered: records, their JSON, the store, recorded landscapes, file formats.
 
 Names are loaded when first asked for: a serving engine imports `rubin_tune.runtime`, which needs
 `table_file` only, and must not pay for numpy and SQLAlchemy.

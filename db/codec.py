@@ -1,7 +1,8 @@
 """Records as plain JSON values, one function each way; SQL columns and files both hold these.
 
-Every function `*_to_json` returns what `json.dumps(..., allow_nan=False)` takes; its `*_from_json` gives an
-equal record back. Numbers that JSON cannot spell (an error of infinity) are the strings "inf" and "-inf".
+Every function `*_to_json` returns what `json.dumps(..., allow_nan=False)` takes; its
+`*_from_json` gives an equal record back. Numbers that JSON cannot spell (an error of infinity)
+are the strings "inf" and "-inf".
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def loads(text: str) -> Json:
 
 
 def number_to_json(value: float | None) -> float | str | None:
-    """Return a number as JSON can spell it; NaN becomes "inf": both say that no error bound holds."""
+    """Return a number as JSON can spell it; NaN becomes "inf": for an error both are the worst."""
     if value is None or math.isfinite(value):
         return value
     return "-inf" if value < 0 else "inf"

@@ -1,4 +1,4 @@
-"""Opening a database: whose it is, how new it is, how it waits; one transaction at a time after that."""
+"""Opening a database: whose it is, how new it is, how it waits; then its transactions."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Database:
 
     @contextmanager
     def writing(self, *, opening: bool = False) -> Iterator[Connection]:
-        """One transaction that writes; on SQLite it takes the lock at once, so it never has to be retried."""
+        """One transaction that writes; SQLite's lock is taken at once, so no retry is needed."""
         engine = self.engine.execution_options(rubin_tune_writes=True)
         with self._words(opening=opening), engine.begin() as connection:
             yield connection
@@ -65,7 +65,7 @@ class Database:
             ) from error
 
 
-def open_database(target: str | Path, *, wait_s: float) -> Database:
+def open_database(target: str | Path, *, wait_s: float, create: bool) -> Database:
     """Open a database, migrate it to the newest tables, and return it.
 
     Raises:
@@ -74,7 +74,7 @@ def open_database(target: str | Path, *, wait_s: float) -> Database:
         StorageFull: no room for the tables.
     """
     url = _url(target)
-    database = _sqlite(url, wait_s) if _is_sqlite(url) else _postgresql(url, wait_s)
+    database = _sqlite(url, wait_s, create) if _is_sqlite(url) else _postgresql(url, wait_s)
     try:
         with database._words(opening=True):
             _prepare(database)
@@ -111,10 +111,12 @@ def _shown(url: URL) -> str:
 # SQLite
 
 
-def _sqlite(url: URL, wait_s: float) -> Database:
+def _sqlite(url: URL, wait_s: float, create: bool) -> Database:
     if not url.database or url.database == ":memory:" or url.query:
         raise DatabaseRefused(f"database {url.render_as_string()!r} names no plain file: {_FORMS}")
     path = Path(url.database).expanduser()
+    if not (create or path.exists()):
+        raise DatabaseRefused(f"database {str(path)!r} does not exist: run rubin-tune sweep first")
     _check_file(path)
     engine = create_engine(
         URL.create("sqlite+pysqlite", database=str(path)), connect_args={"timeout": wait_s}
@@ -157,7 +159,8 @@ def _set_up_sqlite(connection: sqlite3.Connection, _: object) -> None:
     # We say BEGIN ourselves, see _begin_sqlite.
     connection.isolation_level = None
     connection.execute("PRAGMA foreign_keys = ON")
-    # In WAL mode NORMAL loses nothing when the process dies; only a power cut may undo the last commits.
+    # In WAL mode NORMAL loses nothing when the process dies; only a power cut may undo the last
+    # commits.
     connection.execute("PRAGMA synchronous = NORMAL")
 
 
@@ -167,7 +170,7 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _use_wal(database: Database) -> None:
-    """Let readers and one writer work at once; kept in the file, so this is done once in its life."""
+    """Let readers and one writer work at once; kept in the file, so done once in its life."""
     until = time.monotonic() + database.wait_s
     while True:
         raw = database.engine.raw_connection()
@@ -240,7 +243,7 @@ def _revision(connection: Connection, shown: str) -> str:
         tables = [*tables, *([] if mark in (0, APPLICATION_ID) else ["(application_id)"])]
     if tables and not marked:
         raise DatabaseRefused(
-            f"database {shown!r} is not one of ours: it holds other tables ({', '.join(tables[:3])}); "
+            f"database {shown!r} is not one of ours: it holds {', '.join(tables[:3])}; "
             "give --db another file or database"
         )
     if not marked:
@@ -250,8 +253,8 @@ def _revision(connection: Connection, shown: str) -> str:
     )
     if found and found not in REVISIONS:
         raise DatabaseRefused(
-            f"database {shown!r} was written by a newer rubin-tune (tables {found}, this one knows up "
-            f"to {REVISIONS[-1]}): upgrade rubin-tune, or give --db another file"
+            f"database {shown!r} was written by a newer rubin-tune (tables {found}, this one "
+            f"knows up to {REVISIONS[-1]}): upgrade rubin-tune, or give --db another file"
         )
     return found
 

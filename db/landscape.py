@@ -1,7 +1,8 @@
-"""Recorded landscapes: every timed point of a grid of vLLM's fused-MoE kernel, one JSON line a point.
+"""Recorded landscapes: a grid of vLLM's fused-MoE kernel, one JSON line a timed point.
 
-The first line is a header (shape, formats, the grid with the order of its parameters, token counts), each
-further line one (GEMM, tokens, config). Files may be gzipped. Configs leave in lower case.
+The first line is a header (shape, formats, the grid with the order of its parameters, token
+counts), each further line one (GEMM, tokens, config). Files may be gzipped. Configs leave in
+lower case.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, TypeVar, cast
 
 from ..errors import CorruptFile, InvalidInput
 from ..search_spaces import LaunchConfig, Layout, MoEShape, Problem, Unit
@@ -196,8 +197,9 @@ def _open(path: Path) -> IO[bytes]:
     """Open a file, through gzip where its first bytes say so, whatever its name."""
     with path.open("rb") as probe:
         zipped = probe.read(2) == b"\x1f\x8b"
-    stream: IO[bytes] = gzip.GzipFile(path, "rb") if zipped else path.open("rb")  # type: ignore[assignment]
-    return stream
+    if zipped:
+        return cast("IO[bytes]", gzip.open(path, "rb"))
+    return path.open("rb")
 
 
 class _Wrong(Exception):

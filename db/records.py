@@ -61,7 +61,8 @@ class Toolchain:
     def key(self) -> str:
         """One line that is equal exactly when the toolchains are."""
         fusion = "fma" if self.fp_fusion else "nofma"
-        return f"triton {self.triton}, ptxas {self.ptxas}, torch {self.torch}, {self.driver}, {fusion}"
+        code = f"triton {self.triton}, ptxas {self.ptxas}, torch {self.torch}"
+        return f"{code}, {self.driver}, {fusion}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

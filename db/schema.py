@@ -3,12 +3,14 @@
     silicons, toolchains, problems     what a time belongs to, each stored once
     compiles                           compile reports, shared by the trials of one variant
     sweeps                             who asked for what, and how it ended
-    trials                             one row a (config, unit, problem, silicon, toolchain, source, policy)
+    trials                             one row a config, unit, problem, silicon, toolchain, source
+                                       and policy
     winners                            choices over trials
 
-Names of models and GPUs are no part of a key (two names may mean one problem), so they stand on the rows.
-Records go into JSON text where nothing selects on them, into columns where something does. The version of
-the tables is Alembic's, in the table `rubin_tune_version`, which also marks a database as ours.
+Names of models and GPUs are no part of a key (two names may mean one problem), so they stand on
+the rows. Records go into JSON text where nothing selects on them, into columns where something
+does. The version of the tables is Alembic's, in the table `rubin_tune_version`, which also marks a
+database as ours.
 """
 
 from __future__ import annotations

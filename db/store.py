@@ -1,7 +1,7 @@
 """The store: one database of trials and winners, on SQLite or PostgreSQL.
 
-Each `add_*` commits before it returns; each method is one transaction. Errors of the database come out as
-ours, in words (db/faults.py); passwords of URLs never come out.
+Each `add_*` commits before it returns; each method is one transaction. Errors of the database
+come out as ours, in words (db/faults.py); passwords of URLs never come out.
 """
 
 from __future__ import annotations
@@ -47,23 +47,27 @@ def default_path() -> Path:
     return Path(platformdirs.user_data_dir("rubin-tune")) / "rubin-tune.db"
 
 
-def open_store(target: str | Path | None = None, *, wait_s: float = 30.0) -> Store:
+def open_store(
+    target: str | Path | None = None, *, wait_s: float = 30.0, create: bool = True
+) -> Store:
     """Open a database, make it if it does not exist, bring its tables up to date.
 
     Args:
         target: A path, `sqlite:///PATH` or `postgresql://USER@HOST/NAME`; None = `default_path()`.
         wait_s: Seconds to wait for another process's lock.
+        create: Make a file that does not exist; else it is refused.
 
     Raises:
-        DatabaseRefused: not one of ours, from a newer version, not writable, damaged, out of reach.
+        DatabaseRefused: not one of ours, from a newer version, not writable, damaged, out of
+            reach.
         DatabaseBusy: locked for longer than `wait_s`.
         StorageFull: no room for the tables.
     """
     if target is None:
-        path = default_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        target = path
-    return Store(open_database(target, wait_s=wait_s))
+        target = default_path()
+        if create:
+            target.parent.mkdir(parents=True, exist_ok=True)
+    return Store(open_database(target, wait_s=wait_s, create=create))
 
 
 Keyed = Silicon | Toolchain | CompileReport | Problem
@@ -128,7 +132,7 @@ class Store:
         self._end_sweep(sweep_id, "finished", counts)
 
     def finished_sweep(self, fingerprint: str) -> str | None:
-        """Return the newest finished sweep that was asked for the same, None where there is none."""
+        """Return the newest finished sweep that was asked for the same, or None."""
         found = (
             select(sweeps.c.key)
             .where(sweeps.c.fingerprint == fingerprint, sweeps.c.state == "finished")
@@ -155,13 +159,13 @@ class Store:
     def add_trial(self, trial: Trial, *, fresh: bool = False) -> bool:
         """Store one trial and commit; return whether its row was written.
 
-        A trial that is there stays, unless the new one has stronger evidence. With `fresh` the new one also
-        replaces a row of equal evidence. Weaker evidence never displaces stronger.
+        A trial that is there stays, unless the new one has stronger evidence. With `fresh` the
+        new one also replaces a row of equal evidence. Weaker evidence never displaces stronger.
         """
         return self.add_trials((trial,), fresh=fresh) == 1
 
     def add_trials(self, added: Iterable[Trial], *, fresh: bool = False) -> int:
-        """Store several trials in one transaction, all or none; return how many rows were written."""
+        """Store trials in one transaction, all or none; return how many rows were written."""
         with self._writing() as connection:
             return sum(self._put_trial(connection, trial, fresh) for trial in added)
 
@@ -178,7 +182,8 @@ class Store:
     ) -> list[Trial]:
         """Return the trials that share these keys, oldest first; empty problems or units = all.
 
-        A trial of a problem that was passed comes back with that very problem, model name included.
+        A trial of a problem that was passed comes back with that very problem, model name
+        included.
         """
         given = {problem.key: problem for problem in problems}
         wanted = _of_keys(kernel, source_hash, silicon, toolchain, policy)
@@ -198,7 +203,7 @@ class Store:
         problems: Sequence[Problem] = (),
         units: Collection[Unit] = (),
     ) -> frozenset[tuple[str, Unit, str]]:
-        """Return (problem key, unit, config key) of what `trials_for` would return, without reading it."""
+        """Return (problem key, unit, config key) of what `trials_for` would return."""
         given = {problem.key: problem for problem in problems}
         wanted = _of_keys(kernel, source_hash, silicon, toolchain, policy)
         wanted += _of(trials, given, units)
@@ -247,7 +252,7 @@ class Store:
         like: Silicon | None = None,
         at_least: Evidence = Evidence.COMPILED,
     ) -> list[Winner]:
-        """Return the winner of each (kernel, problem, unit, silicon): strongest evidence, then newest.
+        """Return each kernel's, problem's, unit's and silicon's winner: strongest, then newest.
 
         Args:
             sweep_id: Only this sweep's.
@@ -256,8 +261,8 @@ class Store:
             problems: Only of these; empty = all.
             units: Only of these; empty = all.
             silicon: Only on exactly this silicon.
-            like: Only on silicon of the same architecture and size, whatever its name and power limit;
-                then all such silicon counts as one.
+            like: Only on silicon of the same architecture and size, whatever its name and power
+                limit; then all such silicon counts as one.
             at_least: Leave weaker evidence out.
         """
         given = {problem.key: problem for problem in problems}
@@ -449,7 +454,7 @@ def _of(
 
 
 def _alike(silicon: Silicon) -> ColumnElement[bool]:
-    """Say whether silicon is of the same architecture and size; drivers round memory differently."""
+    """Say whether silicon is of the same kind and size; drivers round memory differently."""
     memory = silicon.memory_bytes
     return and_(
         silicons.c.arch == silicon.arch,

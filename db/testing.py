@@ -1,4 +1,4 @@
-"""What every store must do: inherit `StoreContract`, write the one fixture `target`, and it is checked."""
+"""What every store must do: inherit `StoreContract`, and write its one fixture `target`."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class StoreContract:
 
     @pytest.fixture
     def target(self, tmp_path: Path) -> str:
-        """Return the path or URL of an empty database: the one thing that a store's test writes."""
+        """Return the path or URL of an empty database: all that a store's test writes."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -143,9 +143,7 @@ class StoreContract:
 
     def test_a_rejected_trial_comes_back_equal(self, store: Store) -> None:
         rejected = Rejected(config=CONFIG, why=Why.CRASH, detail="illegal address – 'x'\n")
-        trial = replace(
-            TRIAL, time_us=None, interval_us=None, measurement=None, rejected=rejected
-        )
+        trial = replace(TRIAL, time_us=None, interval_us=None, measurement=None, rejected=rejected)
         with store:
             store.add_trial(replace(trial, error=float("inf")))
             assert known(store) == [replace(trial, error=float("inf"))]

@@ -36,9 +36,7 @@ class TestSqlite(StoreContract):
 def postgres():
     """Return the URL of a database of its own."""
     url, name = make_url(POSTGRES), f"rt_{uuid4().hex[:12]}"
-    engine = create_engine(
-        url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"
-    )
+    engine = create_engine(url.set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
     yield url.set(database=name).render_as_string(hide_password=False)

@@ -1,0 +1,1 @@
+"""Import and export formats: one file a format, offered under its name."""
