@@ -1,6 +1,6 @@
 """What the machine is: GPUs, locality domains, memory levels, NVLink racks, collectives.
 
-Every figure has a source and a confidence; one that nobody has published raises when it is asked for.
+Every figure has a source and a confidence; one that nobody has published raises when asked for.
 """
 
 from .catalogue import gpu_names, load_gpu, load_rack, rack_names, resolve_target

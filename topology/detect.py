@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .catalogue import gpu_names, load_gpu
-from .driver import Device, device_count, read_device
+from .driver import Device, device_count, read_device, read_power_limit
 from .facts import Confidence, Fact, Sheet
 from .gpu import WARP, Gpu, split_facts
 from .schema import GPU_FACTS
@@ -38,9 +38,9 @@ _ASKED = (
     _OVERSIZED,
 )
 
-# Drivers report up to 7 % more than the nominal gigabytes, or less with ECC and reserved pages; a MIG
-# slice has half or less, and no figure of the whole GPU holds for it.
-_SAME_MEMORY = 0.15
+# Drivers report up to 7 % more than the nominal gigabytes, GB200 has 3 % more SMs than B200. A MIG
+# slice has half or less of either, and no figure of the whole GPU holds for it.
+_ALIKE = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ def is_present() -> bool:
 def detect_gpu(index: int = 0) -> Gpu | None:
     """Return the live GPU, or None where there is no CUDA device of that index.
 
-    Known kinds keep their published figures; what the driver reports takes their place. A kind that no
-    file describes has only what the driver reports, and everything else about it raises UnknownFact.
+    What the driver reports stands over the published figures of its kind. A kind that no file
+    describes has only what the driver reports; everything else about it raises UnknownFact.
     """
     device = read_device(index, _ASKED)
     if device is None:
         return None
-    return identify(Probe(device=device, power_limit_w=_power_limit(device.uuid)))
+    return identify(Probe(device=device, power_limit_w=read_power_limit(device.uuid)))
 
 
 def identify(probe: Probe) -> Gpu:
@@ -99,12 +99,14 @@ def identify(probe: Probe) -> Gpu:
 
 
 def _kind(probe: Probe) -> Gpu | None:
-    """Find the described GPU that a device is, by capability and memory; the name breaks ties."""
+    """Find the described GPU that a device is: capability, memory and SMs, then the name."""
     memory = probe.device.memory_bytes
     alike = [
         gpu
         for gpu in map(load_gpu, gpu_names())
-        if gpu.arch == probe.arch and abs(memory / gpu.memory_bytes - 1) <= _SAME_MEMORY
+        if gpu.arch == probe.arch
+        and abs(memory / gpu.memory_bytes - 1) <= _ALIKE
+        and abs(probe.sms / gpu.sms - 1) <= _ALIKE
     ]
     words = probe.device.name.lower().split()
     return min(
@@ -122,17 +124,19 @@ def _live(probe: Probe) -> dict[str, Fact]:
     """Return the figures that the driver reports, where it reports something that can be meant."""
     read: dict[str, int | None] = {k: probe.device.attribute(n) for k, n in _READ.items()}
     read["memory_bytes"] = probe.device.memory_bytes
-    read["power_limit"] = probe.power_limit_w
+    read["max_warps_per_sm"] = (read["max_threads_per_sm"] or 0) // WARP
     oversized = probe.device.attribute(_OVERSIZED) or 0
     if oversized > (read["shared_memory_per_block"] or 0):
         read["shared_memory_per_block_oversized"] = oversized
         reserved = read["shared_memory_reserved_per_block"] or 0
         read["shared_memory_per_sm_oversized"] = oversized + reserved
-    return {
+    facts = {
         name: _fact(name, value, probe.source)
         for name, value in read.items()
         if value is not None and GPU_FACTS[name].fault(value, GPU_FACTS[name].unit) is None
     }
+    # Never the published limit: a live GPU may be capped, and times are keyed by its limit.
+    return {**facts, "power_limit": _power(probe)}
 
 
 def _domains(probe: Probe, base: Gpu) -> dict[str, Fact]:
@@ -154,11 +158,9 @@ def _stranger(probe: Probe) -> Gpu:
 
     Source: cuda_occupancy.h (13.0): allocation units and partitions are equal for 7.0 to 12.x.
     """
-    threads = probe.device.attribute(_READ["max_threads_per_sm"]) or 0
     rules = {
         "arch": probe.arch,
         "sms": probe.sms,
-        "max_warps_per_sm": threads // WARP,
         "max_registers_per_thread": 255,
         "register_allocation_unit": 256,
         "register_partitions_per_sm": 4,
@@ -188,15 +190,11 @@ def _fact(
     return Fact(value=value, unit=GPU_FACTS[name].unit, source=source, confidence=confidence)
 
 
-def _power_limit(uuid: str) -> int | None:
-    """Return the enforced power limit in watts, or None without NVML's Python module."""
-    try:
-        import pynvml  # optional: nvidia-ml-py is no dependency
-    except ImportError:
-        return None
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
-        return round(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000)
-    except pynvml.NVMLError:
-        return None
+def _power(probe: Probe) -> Fact:
+    limit = probe.power_limit_w
+    return Fact(
+        value=limit,
+        unit=GPU_FACTS["power_limit"].unit,
+        source="NVML, enforced power limit" if limit else "NVML did not answer",
+        confidence=Confidence.MEASURED if limit else Confidence.UNKNOWN,
+    )

@@ -1,4 +1,4 @@
-"""What the CUDA driver says of a device, asked through ctypes: no torch, no context, no memory taken.
+"""What the CUDA driver and NVML say of a device, asked through ctypes: no torch, no context.
 
 `cuInit` in a process makes CUDA unusable in children that it forks: start those by spawn.
 """
@@ -13,6 +13,7 @@ from functools import cache
 
 _SUCCESS = 0
 _LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +79,24 @@ def _uuid(library: ctypes.CDLL, handle: ctypes.c_int) -> str:
     if library.cuDeviceGetUuid(raw, handle) != _SUCCESS:
         return ""
     return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+
+
+def read_power_limit(device_uuid: str) -> int | None:
+    """Return the enforced power limit in watts, or None where NVML does not answer."""
+    try:
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return None
+    if nvml.nvmlInit_v2() != _SUCCESS:
+        return None
+    handle, milliwatts = ctypes.c_void_p(), ctypes.c_uint()
+    name = ctypes.c_char_p(device_uuid.encode())
+    found = (
+        nvml.nvmlDeviceGetHandleByUUID(name, ctypes.byref(handle)) == _SUCCESS
+        and nvml.nvmlDeviceGetEnforcedPowerLimit(handle, ctypes.byref(milliwatts)) == _SUCCESS
+    )
+    nvml.nvmlShutdown()
+    return round(milliwatts.value / 1000) if found and milliwatts.value else None
 
 
 @cache

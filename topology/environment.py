@@ -1,4 +1,4 @@
-"""The switches that topology has in the environment; the edge reads them and passes values down."""
+"""Topology's switches in the environment; the edge reads them and passes values down."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from .schema import GPU_FACTS
 
 WARP = 32
 
-# Which roof a product of two number formats lies under. FP8 x FP4 runs at the FP8 rate: its MMA has
-# the FP8 K (facts/hardware.md 5.1), and MXFP4 pairs have the NVFP4 K.
+# Which roof a product of two number formats lies under. FP8 x FP4 runs at the FP8 rate: its MMA
+# has the FP8 K (facts/hardware.md 5.1), and MXFP4 pairs have the NVFP4 K.
 _ROOFS: Mapping[str, str] = {
     "bf16": "flops_bf16",
     "fp16": "flops_bf16",
@@ -35,7 +35,7 @@ class Placement(StrEnum):
 
 
 class SharedMemory(StrEnum):
-    """How an SM divides its L1 and shared memory; oversized leaves 8 KB of L1 (a cliff, not a line)."""
+    """How an SM divides L1 and shared memory; oversized leaves 8 KB of L1: a cliff."""
 
     DEFAULT = "default"
     OVERSIZED = "oversized"
@@ -67,7 +67,7 @@ class Gpu:
             raise InvalidInput(f"gpu {self.name!r}: {fault}")
 
     def __hash__(self) -> int:
-        """Hash by what differs between GPUs: the sheet has seventy figures, and caches hash often."""
+        """Hash by what tells GPUs apart: the sheet has seventy figures, and caches hash often."""
         return hash((self.name, self.sms, self.memory_bytes))
 
     def fact(self, name: str) -> Fact:
@@ -222,7 +222,7 @@ class Gpu:
         Raises:
             InvalidInput: a negative count, or no threads.
 
-        Source: cuda_occupancy.h, cudaOccMaxActiveBlocksPerMultiprocessor; facts/hardware.md 1.2, 5.4.
+        Source: cuda_occupancy.h, cudaOccMaxActiveBlocksPerMultiprocessor; facts/hardware.md 1.2.
         """
         if registers < 0 or shared_bytes < 0 or threads < 1:
             raise InvalidInput(
@@ -298,8 +298,8 @@ class Gpu:
     def domains_of_sms(self) -> tuple[int | None, ...]:
         """Return the domain of every SM, None for a supplemental one.
 
-        The numbering is the model's: domain by domain, supplemental SMs last. No source relates it to
-        %smid; a kernel reads %locality_domain_id on the device instead.
+        The numbering is the model's: domain by domain, supplemental SMs last. No source relates it
+        to %smid; a kernel reads %locality_domain_id on the device instead.
         """
         native = [d for d in range(self.domains) for _ in range(self.native_sms_per_domain)]
         return (*native, *[None] * self.supplemental_sms)
@@ -320,7 +320,7 @@ class Gpu:
 
 
 def split_facts(sms: int, domains: int, source: str) -> dict[str, Fact]:
-    """Return the figures of an even split of SMs over domains; what is left over is supplemental."""
+    """Return the figures of an even split of SMs over domains; the rest is supplemental."""
     values = {
         "domains": domains,
         "native_sms_per_domain": sms // domains,

@@ -1,7 +1,8 @@
 """The machine as a graph, and the questions that the rest of the house asks of it.
 
 Nodes: rack -> tray -> GPU -> locality domain -> memory, and one switch. Each carries `kind`. Edges
-carry `kind` (holds, memory or nvlink), `bandwidth` in bytes/s and `latency` in s, None where unknown.
+carry `kind` (holds, memory or nvlink), `bandwidth` in bytes/s and `latency` in s, None where
+unknown.
 """
 
 from __future__ import annotations
@@ -77,8 +78,8 @@ class Topology:
     def all_to_all(self, bytes_per_rank: float, ranks: int, trips: int = 1) -> float:
         """Return the seconds in which every rank sends its share to every other.
 
-        The fastest of NCCL's fits that copy nothing in the switch: an all-gather by plain stores moves
-        the same bytes over the same links, though every peer gets the same ones.
+        The fastest of NCCL's fits that copy nothing in the switch: an all-gather by plain stores
+        moves as many bytes over the same links, though every peer gets the same ones.
 
         Args:
             bytes_per_rank: Bytes that one rank sends to all others together.

@@ -1,4 +1,4 @@
-"""Which facts there are, their units and the range outside of which a figure is a slip of the pen."""
+"""Which facts there are, their units, and the range that a figure can lie in."""
 
 from __future__ import annotations
 
