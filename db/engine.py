@@ -47,9 +47,10 @@ class Database:
     @contextmanager
     def writing(self, *, opening: bool = False) -> Iterator[Connection]:
         """One transaction that writes; SQLite's lock is taken at once, so no retry is needed."""
-        engine = self.engine.execution_options(rubin_tune_writes=True)
-        with self._words(opening=opening), engine.begin() as connection:
-            yield connection
+        with self._words(opening=opening), self.engine.connect() as connection:
+            connection.execution_options(rubin_tune_writes=True)
+            with connection.begin():
+                yield connection
 
     def close(self) -> None:
         """Close all connections."""

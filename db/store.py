@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -80,6 +81,11 @@ class Store:
         self._database = database
         self._ids: dict[tuple[str, str], int] = {}
         self._reader = RowReader()
+        # Statements are built once: building one costs as much as running it.
+        self._put_trials = {
+            fresh: self._upsert(trials, _TRIAL_KEY, equal=fresh) for fresh in (False, True)
+        }
+        self._put_winners = self._upsert(winners, _WINNER_KEY, equal=True)
 
     @property
     def url(self) -> str:
@@ -308,39 +314,22 @@ class Store:
 
     def _put_trial(self, connection: Connection, trial: Trial, fresh: bool) -> int:
         values = {**trial_values(trial), **self._pointers(connection, trial)}
-        insert = self._insert(trials)
-        new, old = insert.excluded.evidence, trials.c.evidence
-        statement = insert.on_conflict_do_update(
-            index_elements=_TRIAL_KEY,
-            set_={name: insert.excluded[name] for name in values if name not in _TRIAL_KEY},
-            where=new >= old if fresh else new > old,
-        )
-        return connection.execute(statement.inline(), values).rowcount
+        return connection.execute(self._put_trials[fresh], values).rowcount
 
     def _put_winner(self, connection: Connection, winner: Winner) -> None:
         values = {**winner_values(winner), **self._pointers(connection, winner)}
-        insert = self._insert(winners)
-        statement = insert.on_conflict_do_update(
-            index_elements=_WINNER_KEY,
-            set_={name: insert.excluded[name] for name in values if name not in _WINNER_KEY},
-            where=insert.excluded.evidence >= winners.c.evidence,
-        )
-        connection.execute(statement.inline(), values)
+        connection.execute(self._put_winners, values)
 
     def _pointers(self, connection: Connection, row: Trial | Winner) -> dict[str, int | None]:
         """Return ids of what a row points at; what is missing there is stored first."""
         report = row.compile
         return {
             "sweep_id": self._sweep_row(connection, row.sweep_id),
-            "problem_id": self._id(connection, _problems, row.problem.key, row.problem),
+            "problem_id": self._id(connection, _problems, _problem_key(row.problem), row.problem),
             "silicon_id": self._id(connection, silicons, row.silicon.key, row.silicon),
             "toolchain_id": self._id(connection, toolchains, row.toolchain.key, row.toolchain),
-            "compile_id": None if report is None else self._report_id(connection, report),
+            "compile_id": report and self._id(connection, compiles, _report_key(report), report),
         }
-
-    def _report_id(self, connection: Connection, report: CompileReport) -> int:
-        text = dumps(codec.compile_to_json(report))
-        return self._id(connection, compiles, hashlib.sha256(text.encode()).hexdigest(), report)
 
     def _sweep_row(self, connection: Connection, sweep_id: str) -> int:
         place = (sweeps.name, sweep_id)
@@ -366,6 +355,16 @@ class Store:
     ) -> None:
         statement = self._insert(table).on_conflict_do_nothing(index_elements=("key",))
         connection.execute(statement.inline(), values)
+
+    def _upsert(self, table: Table, key: Collection[str], *, equal: bool) -> Any:
+        """Return an INSERT that replaces a row of weaker, or also of `equal`, evidence."""
+        insert = self._insert(table)
+        new, old = insert.excluded.evidence, table.c.evidence
+        return insert.on_conflict_do_update(
+            index_elements=key,
+            set_={c.name: insert.excluded[c.name] for c in table.c if c.name not in ("id", *key)},
+            where=new >= old if equal else new > old,
+        ).inline()
 
     def _insert(self, table: Table) -> Any:
         """Return an INSERT that can say ON CONFLICT; both dialects spell it alike."""
@@ -413,6 +412,16 @@ def _joined(table: Table) -> Select[Any]:
         toolchains.c.record.label("toolchain_record"),
         compiles.c.record.label("compile_record"),
     ).select_from(whole.outerjoin(compiles))
+
+
+@lru_cache(maxsize=4096)
+def _problem_key(problem: Problem) -> str:
+    return problem.key
+
+
+@lru_cache(maxsize=4096)
+def _report_key(report: CompileReport) -> str:
+    return hashlib.sha256(dumps(codec.compile_to_json(report)).encode()).hexdigest()
 
 
 def _columns(record: Keyed) -> dict[str, Any]:
