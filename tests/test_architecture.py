@@ -14,7 +14,8 @@ MAY_IMPORT = {
     "search_spaces": {"topology"},
     "kernels": {"topology", "search_spaces"},
     "db": {"topology", "search_spaces", "kernels"},
-    "tuner": {"topology", "search_spaces", "kernels", "db"},
+    # runtime is a user of db beside the tuner, which asks it what a server would be answered
+    "tuner": {"topology", "search_spaces", "kernels", "db", "runtime"},
     "cli": {"topology", "search_spaces", "kernels", "db", "tuner", "runtime"},
     "runtime": {"db", "kernels", "search_spaces", "topology"},
 }

@@ -15,8 +15,9 @@ from ..search_spaces import LaunchConfig, Unit
 from . import cost_model
 from .choose import couple, timed
 from .evaluation import Evaluator, LayerOutcome, Outcome
+from .compile import over_limits
 from .farm import CompileFarm, CompileJob
-from .limits import over_limits
+from .layer import layer_config
 from .make import make_evaluator
 from .progress import Progress, Silence
 from .request import Resolved, SweepRequest, resolve
@@ -286,7 +287,7 @@ class _Run:
             found = self.evaluator.evaluate(unit, config, report, self._best(unit))
         for tokens, outcome in found.items():
             self.outcomes[unit][tokens][config] = outcome
-            self.store.add_trial(self._trial(unit, tokens, outcome))
+            self.store.add_trial(self._trial(unit, tokens, outcome), fresh=self.fresh)
         self._count(unit, config)
 
     def _count(self, unit: Unit, config: LaunchConfig) -> None:
@@ -433,7 +434,9 @@ class _Run:
                 )
             )
         if layer.layer.time_us is not None and layer.default_layer.time_us is not None:
-            own, base = self._whole(_configs(chosen)), self._whole(defaults)
+            kernel = self.resolved.setting.kernel
+            own = layer_config(kernel, _configs(chosen))
+            base = layer_config(kernel, defaults)
             row = self._winner(
                 Unit.LAYER,
                 tokens,
@@ -444,21 +447,11 @@ class _Run:
             rows.append(replace(row, parts=parts))
         return rows
 
-    def _whole(self, configs: Mapping[Unit, LaunchConfig]) -> LaunchConfig:
-        """Return one config for the layer: the shared one, or all of them with the unit's name before."""
-        kernel = self.resolved.setting.kernel
-        distinct = set(configs.values())
-        if len(distinct) == 1 and all(kernel.coupling(c) == c.key for c in distinct):
-            return distinct.pop()
-        return LaunchConfig.of(
-            {f"{u.value}.{name}": value for u, c in configs.items() for name, value in c.items}
-        )
-
     def _winner(self, unit: Unit, tokens: int, outcome: Outcome, default: Outcome) -> Winner:
         setting = self.resolved.setting
         if unit in self.outcomes:
             final = f"{self.evaluator.policy}+final"
-            self.store.add_trial(self._trial(unit, tokens, outcome, final))
+            self.store.add_trial(self._trial(unit, tokens, outcome, final), fresh=True)
         time_us = outcome.time_us or 0.0
         base_us = default.time_us if default.time_us is not None else time_us
         return Winner(

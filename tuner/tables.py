@@ -6,16 +6,27 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..db import Rejected, Winner, open_store
+from ..db import Rejected, Winner, default_path, open_store
+from ..db.formats.json import table_document
+from ..db.table_file import problem_keys
 from ..errors import ExportRefused, InvalidConfig, InvalidInput
 from ..registry import load
-from ..search_spaces import Problem, Unit
-from ..topology import Gpu
+from ..runtime import Table
+from ..search_spaces import Unit
 from . import cost_model
 from .farm import CompileJob, compile_one
-from .request import SweepRequest, load_kernel, resolve_gpu, resolve_problem
+from .layer import layer_config
+from .request import (
+    DEFAULT_ROUTING,
+    RECORDED_ROUTING,
+    SweepRequest,
+    load_kernel,
+    resolve_gpu,
+    resolve_problem,
+)
 from .result import compile_json
-from .toolchain import require_target, silicon_of
+from .silicon import silicon_of
+from .toolchain import require_target
 
 
 def describe_spaces(request: SweepRequest) -> list[dict[str, Any]]:
@@ -119,12 +130,15 @@ def inspect_config(
 
 
 def stored_winners(
-    request: SweepRequest,
-    *,
-    database: str | Path | None,
-    sweep_id: str | None = None,
-) -> tuple[Problem, Gpu, list[Winner]]:
-    """Return the winners in the database for the request's problem and GPU, strongest evidence first kept."""
+    request: SweepRequest, *, database: str | Path | None, sweep_id: str | None = None
+) -> list[Winner]:
+    """Return the winners in the database for the request's problem on its GPU, or of one sweep.
+
+    Without a routing, winners under a sweep's default routing go before those under a recording's.
+
+    Raises:
+        InvalidInput: no such sweep.
+    """
     kernel = load_kernel(request.kernel)
     gpu, _ = resolve_gpu(request.target)
     with open_store(database, create=False) as store:
@@ -132,56 +146,52 @@ def stored_winners(
             winners = list(store.winners(sweep_id=sweep_id))
             if not winners:
                 raise InvalidInput(f"no winners of sweep {sweep_id!r} in {store.url}")
-            return winners[0].problem, gpu, winners
-        wanted = {
-            resolve_problem(request, gpu, routing=routing).at(1).key
-            for routing in _routings(request)
-        }
-        problem = resolve_problem(request, gpu)
-        silicon = silicon_of(gpu).key
-        winners = [
-            w
-            for w in store.winners(kernel=kernel.name)
-            if w.problem.at(1).key in wanted and w.silicon.key == silicon
-        ]
-    return problem, gpu, winners
+            return winners
+        stored = list(store.winners(kernel=kernel.name, like=silicon_of(gpu)))
+    for routing in _routings(request):
+        key = resolve_problem(request, gpu, routing=routing).at(1).key
+        found = [w for w in stored if w.problem.at(1).key == key]
+        if found:
+            return found
+    return []
 
 
 def _routings(request: SweepRequest) -> tuple[str, ...]:
     # Without --routing both a sweep's own default and a recording's are meant.
-    return (request.routing,) if request.routing else ("lognormal:0.5", "uniform")
+    return (request.routing,) if request.routing else (DEFAULT_ROUTING, RECORDED_ROUTING)
 
 
 def look_up(
     request: SweepRequest, *, tokens: int, unit: str = "layer", database: str | Path | None = None
 ) -> dict[str, Any]:
-    """Return the config that would be launched for a token count, and why that one."""
-    from ..db.formats.json import table_document
-    from ..runtime import Table
+    """Return the config that would be launched for a token count, and why that one.
 
-    problem, gpu, winners = stored_winners(request, database=database)
-    problem.at(tokens)
+    A database that does not exist yet is an empty table: the answer is the default.
+    """
     kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    problem = resolve_problem(request, gpu, tokens=tokens)
+    winners = stored_winners(request, database=database) if _exists(database) else []
     table = Table.from_document(table_document([w for w in winners if w.unit.value == unit]))
-    if winners:
-        choice = table.lookup(kernel.name, table.problems()[0], tokens)
-        config, evidence, bucket, why = (
-            choice.config, choice.evidence, choice.bucket, choice.why,
-        )  # fmt: skip
-    else:
-        which = Unit.GATE_UP if unit == "layer" else Unit(unit)
-        config = kernel.default(problem.at(tokens), which, gpu).as_dict()
-        evidence, bucket = "none", None
-        why = "default: no sweep of this problem on this GPU is in the database"
+    defaults = {u: kernel.default(problem, u, gpu) for u in kernel.units()}
+    which = Unit(unit)
+    default = defaults[which] if which in defaults else layer_config(kernel, defaults)
+    keys = problem_keys(winners[0].problem if winners else problem, silicon_of(gpu))
+    choice = table.lookup(kernel.name, keys, tokens, unit=unit, default=default.as_dict())
     return {
         "schema": "rubin-tune.lookup/1",
         "unit": unit,
         "tokens": tokens,
-        "config": config,
-        "evidence": evidence,
-        "bucket": bucket,
-        "why": why,
+        "config": dict(choice.config),
+        "evidence": choice.evidence,
+        "bucket": None if choice.bucket is None else list(choice.bucket),
+        "why": choice.why,
     }
+
+
+def _exists(database: str | Path | None) -> bool:
+    target = default_path() if database is None else database
+    return "://" in str(target) or Path(target).exists()
 
 
 def export_winners(
@@ -201,7 +211,7 @@ def export_winners(
         UnknownName: no such format.
     """
     exporter: Any = load("db.formats", format_name)
-    _, _, winners = stored_winners(request, database=database, sweep_id=sweep_id)
+    winners = stored_winners(request, database=database, sweep_id=sweep_id)
     if not winners:
         raise ExportRefused(
             f"no winners of {request.kernel} for {request.model!r} on that GPU in the database: "

@@ -17,7 +17,8 @@ from ...search_spaces import LaunchConfig, Space, Unit
 from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..physics import beats_physics
-from ..toolchain import silicon_of, toolchain
+from ..silicon import silicon_of
+from ..toolchain import toolchain
 
 # A variant that has not finished its ladder in this time hangs (the default ladder takes under 3 s).
 TASK_LIMIT_S = 120.0

@@ -10,7 +10,8 @@ from ...db import CompileReport, Evidence, Prediction, Silicon, Toolchain
 from ...search_spaces import LaunchConfig, Space, Unit
 from .. import cost_model
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
-from ..toolchain import silicon_of, toolchain
+from ..silicon import silicon_of
+from ..toolchain import toolchain
 
 
 @dataclass(slots=True)

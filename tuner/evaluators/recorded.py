@@ -14,7 +14,7 @@ from ...search_spaces import GEMMS, Constraint, LaunchConfig, Space, Unit
 from ...search_spaces.space import Point
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..statistics import median_interval
-from ..toolchain import silicon_of
+from ..silicon import silicon_of
 
 Key = tuple[Unit, int, LaunchConfig]
 
