@@ -360,11 +360,13 @@ class Store:
         """Return an INSERT that replaces a row of weaker, or also of `equal`, evidence."""
         insert = self._insert(table)
         new, old = insert.excluded.evidence, table.c.evidence
-        return insert.on_conflict_do_update(
+        statement = insert.on_conflict_do_update(
             index_elements=key,
             set_={c.name: insert.excluded[c.name] for c in table.c if c.name not in ("id", *key)},
             where=new >= old if equal else new > old,
-        ).inline()
+        )
+        # Without the option SQLAlchemy forgets how many rows an INSERT wrote.
+        return statement.inline().execution_options(preserve_rowcount=True)
 
     def _insert(self, table: Table) -> Any:
         """Return an INSERT that can say ON CONFLICT; both dialects spell it alike."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,9 +124,10 @@ class StoreContract:
         raise NotImplementedError
 
     @pytest.fixture
-    def opens(self, target: str) -> Opens:
-        """Return a function that opens the same database each time."""
-        return lambda: open_store(target, wait_s=0.3)
+    def opens(self, target: str) -> Iterator[Opens]:
+        """Return a function that opens the same database each time; all are closed at the end."""
+        with ExitStack() as stack:
+            yield lambda: stack.enter_context(open_store(target, wait_s=0.3))
 
     @pytest.fixture
     def store(self, opens: Opens) -> Store:
