@@ -1,6 +1,7 @@
-"""How well the cost model ranks a recorded landscape: `python -m benchmarks.cost_model --landscape FILE`.
+"""How well the cost model ranks a recorded landscape.
 
-The model sees the config and the recorded registers, spills and shared memory, never a time. Nothing is fitted.
+Run `python -m benchmarks.cost_model --landscape FILE [--json]`. The model sees the config and the
+recorded registers, spills and shared memory, never a time; nothing is fitted here.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from rubin_tune.topology import Gpu, load_gpu
 from rubin_tune.tuner import cost_model
 
 Floats = NDArray[np.float64]
+# Triton reports n_spills, local bytes over 4. Source: the recorded variants compiled again with
+# Triton 3.6 (recorded 256 where cuobjdump prints STACK:1024).
+_BYTES_PER_SPILL = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,14 +83,16 @@ def predict_rows(
 
 
 def _predict(row: Row, problem: Problem, unit: Unit, gpu: Gpu) -> float:
-    report = cost_model.guess_report(problem, unit, row.config, gpu)
+    guess = cost_model.guess_report(problem, unit, row.config, gpu)
+    shared = row.shared_bytes or guess.shared_bytes
+    spills = row.spill_bytes
     # The recording has no SASS: 0 instructions make the model derive them.
     report = replace(
-        report,
-        registers=report.registers if row.registers is None else row.registers,
-        spill_bytes=report.spill_bytes if row.spill_bytes is None else row.spill_bytes,
-        shared_bytes=row.shared_bytes or report.shared_bytes,
-        buffers=max(1, (row.shared_bytes or report.shared_bytes) // report.stage_bytes),
+        guess,
+        registers=guess.registers if row.registers is None else row.registers,
+        spill_bytes=guess.spill_bytes if spills is None else spills * _BYTES_PER_SPILL,
+        shared_bytes=shared,
+        buffers=max(1, shared // guess.stage_bytes),
         loop_instructions=0,
         loop_local_ops=0,
     )

@@ -1,8 +1,9 @@
-"""What the compiler will make of a config, guessed before compiling: instructions, stages, registers.
+"""What the compiler will make of a config, guessed: instructions, stages, registers.
 
-The shape of the formulas is the kernel's k-loop; their coefficients are least squares over the SASS (never over
-times) of 542 variants of vLLM's fused-MoE kernel, compiled by Triton 3.6 for sm_90: instructions within
-7 % (median), registers within 7 %. A report with real counts replaces them.
+The shape of the formulas is the kernel's k-loop; their coefficients are least squares over the
+SASS (never over times) of 542 variants of a kernel written after vLLM's fused MoE, compiled by
+Triton 3.6 for sm_90: instructions within 7 % (median), registers within 7 %. A report with real
+counts replaces them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ KINDS = (
 )
 _HMMA, _HGMMA, _QGMMA, _UTCHMMA, _UTCQMMA, _UTCOMMA = range(6)
 _MOST_REGISTERS = 255
-# Loads and stores of the k-loop for one spilled word. Source: SASS as above, median of 79 spilling variants.
+# Loads and stores of the k-loop for one spilled word. Source: SASS as above, 79 spilling variants.
 _LOCAL_PER_WORD = 1.2
 
 
@@ -144,7 +145,7 @@ class Tile:
 
 
 def kind_of(c: Columns, gemm: Gemm, machine: Machine) -> Number:
-    """Return the matrix instruction that Triton chooses. Source: facts, hardware 5.1, 5.3b, autotuners."""
+    """Return the matrix instruction that Triton chooses. Source: facts, hardware 5.1 and 5.3b."""
     m_side = choose(c.is_swapped, c.block_n, c.block_m)
     if machine.arch < 100:
         wide = _QGMMA if gemm.is_promoted else _HGMMA
@@ -266,8 +267,8 @@ def _mma_count(c: Columns, tile: Tile, kind: Number, mma_k: Number) -> Number:
 def _weight_stage(c: Columns, gemm: Gemm, kind: Number, machine: Machine) -> Number:
     """Bytes of one weight k-tile in shared memory.
 
-    Source: facts, hardware 5.2: FP4 takes a byte an element on sm_100 and sm_103, half of one on sm_107
-    (there padded again for k-tiles of 32).
+    Source: facts, hardware 5.2: FP4 takes a byte an element on sm_100 and sm_103, half of one on
+    sm_107 (there padded again for k-tiles of 32).
     """
     data = c.block_n * c.block_k * gemm.weight_bits / 8
     if not gemm.is_scaled or machine.arch < 100:
@@ -277,7 +278,10 @@ def _weight_stage(c: Columns, gemm: Gemm, kind: Number, machine: Machine) -> Num
 
 
 def _buffers(c: Columns, gemm: Gemm, kind: Number) -> Number:
-    """A wgmma that runs on keeps its operands one k-tile longer. Source: shared bytes in the landscapes."""
+    """Buffers: a wgmma that runs on keeps its operands one k-tile longer.
+
+    Source: shared bytes of the recorded landscapes.
+    """
     fewer = larger(c.num_stages - 1, 1)
     if gemm.is_scaled:
         return fewer
@@ -285,7 +289,10 @@ def _buffers(c: Columns, gemm: Gemm, kind: Number) -> Number:
 
 
 def _shared_bytes(c: Columns, gemm: Gemm, kind: Number, tile: Tile, staged: Number) -> Number:
-    """Source: facts, hardware 5.2 and 5.3b (scale scratch; widened operand on sm_90; TMA barriers)."""
+    """Shared memory a block: buffers, scale scratch, widened operand on sm_90, TMA barriers.
+
+    Source: facts, hardware 5.2 and 5.3b.
+    """
     extra = choose(c.is_tma, 520, 0)
     if gemm.is_promoted:
         extra = extra + 512

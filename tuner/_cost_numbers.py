@@ -1,7 +1,7 @@
 """Arithmetic that reads the same for one config (plain numbers) and for a whole space (arrays).
 
-The scalar branch matters: one prediction is a hundred operations, and each would cost a microsecond as a
-numpy call.
+The scalar branch matters: one prediction is a hundred operations, and each would cost a
+microsecond as a numpy call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from ..search_spaces import LaunchConfig
 
-# One value, or one a config. Any, because numpy's own types have no such union that adds and multiplies.
+# One value, or one a config. Any: numpy has no type for either that adds and multiplies.
 Number = Any
 
 
@@ -80,8 +80,8 @@ def is_engine(config: LaunchConfig) -> bool:
 def columns_of(config: LaunchConfig, *, is_fp8: bool, arch: int) -> Columns:
     """Read one config; vLLM's kernel clamps block_k and swaps by a rule of its own.
 
-    Source: facts, engines 2.1: BLOCK_SIZE_K = min(BLOCK_SIZE_K, block_shape); SWAP_AB on SM90 where
-    BLOCK_SIZE_M < 64 and BLOCK_SIZE_N >= 64 (data/README.md: fp8 only).
+    Source: facts, engines 2.1: BLOCK_SIZE_K = min(BLOCK_SIZE_K, block_shape); SWAP_AB on SM90
+    where BLOCK_SIZE_M < 64 and BLOCK_SIZE_N >= 64 (fp8 only: shared bytes of the landscapes).
     """
     values = config.as_dict()
     block_m, block_n, block_k = (int(values[n]) for n in ("block_m", "block_n", "block_k"))

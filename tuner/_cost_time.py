@@ -1,7 +1,7 @@
-"""Time of one grouped GEMM: every resource's busy time, the chain of one block, and how they overlap.
+"""Time of one grouped GEMM: busy time of every resource, the chain of one block, their overlap.
 
-A block walks K in k-tiles. Per SM a k-tile costs each of these, with occupancy hiding one block's waits
-behind another's work:
+A block walks K in k-tiles. Per SM a k-tile costs each of these, with occupancy hiding one block's
+waits behind another's work:
 
 - issue: instructions x warps / 4 schedulers;
 - mma: padded products at the rate of the instruction's kind and K, or its reads of shared memory;
@@ -9,9 +9,9 @@ behind another's work:
 - L2: bytes of both operands at what one SM takes in;
 - spills: local loads and stores.
 
-The chain of one block (latency) is its own issue, product and copies, or the wait for a copy by Little's law:
-(latency + transfer) / tiles in flight; times waves. Device memory carries unique bytes. The parts
-combine by a p-norm: never less than the largest, so never under a physical floor.
+The chain of one block (latency) is its own issue, product and copies, or the wait for a copy by
+Little's law: (latency + transfer) / tiles in flight; times waves. Device memory carries unique
+bytes. The parts combine by a p-norm: never less than the largest, so never under a physical floor.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ._cost_work import Load
 
 _SHARED_BYTES_PER_CYCLE = 128.0  # a bank is 4 bytes, there are 32
 _SCHEDULERS = 4
-# Cycles of the load and store unit for one warp's access to spilled words, which also evict other lines.
+# Cycles of the load and store unit for a warp's access to spilled words, which evict other lines.
 _LOCAL_CYCLES = 8.0
 # The share of the L2 that one stream keeps: other streams and its two sides take the rest.
 _L2_SHARE = 0.5
@@ -182,9 +182,9 @@ def _step(c: Columns, code: Code, gemm: Gemm, machine: Machine, live_rows: Numbe
     l2 = moved / assumed("fill_bytes_per_cycle")
     warp_level = is_warp_level(code.kind)
     read = choose(warp_level, _fragment_bytes(c, gemm, code.kind), 0.0)
-    own = code.loop_instructions * _alone(c.num_warps) + l2
-    # A wgmma or tcgen05 without per-tile scaling runs on while the next copies are issued; all others
-    # are waited for first. Source: order of instructions in the SASS (Triton 3.6, sm_90).
+    own = larger(code.loop_instructions * _alone(c.num_warps), l2)
+    # A wgmma or tcgen05 without per-tile scaling runs on while the next copies are issued; all
+    # others are waited for first. Source: order of instructions in the SASS (Triton 3.6, sm_90).
     if gemm.is_promoted:
         chain = mma + own
     else:
@@ -203,8 +203,8 @@ def _step(c: Columns, code: Code, gemm: Gemm, machine: Machine, live_rows: Numbe
 def _mma_cycles(c: Columns, code: Code, gemm: Gemm, machine: Machine) -> Number:
     """Return cycles of a k-tile's products, padding included.
 
-    The rate falls with K below the full one. A wgmma or tcgen05 reads both operands from shared memory: A rows
-    once for each instruction, B again for every 64 (128) rows.
+    The rate falls with K below the full one. A wgmma or tcgen05 reads both operands from shared
+    memory: A rows once for each instruction, B again for every 64 (128) rows.
     """
     kind = code.kind
     tile = tile_of(c, gemm, kind)
@@ -264,8 +264,8 @@ def _traffic(
 ) -> _Traffic:
     """Return what crosses device memory.
 
-    Weights of an active expert once, and again for each later band of row tiles as far as the raster's working
-    set is beyond the L2; inputs once, and again for each column of tiles likewise.
+    Weights of an active expert once, and again for each later band of row tiles as far as the
+    raster's working set is beyond the L2; inputs once, and again for each column of tiles.
     """
     kept = machine.l2_bytes * _L2_SHARE
     each = row_tiles / max(load.active, 1e-9)

@@ -1,7 +1,8 @@
 """Times predicted from compiler facts, the topology and declared assumptions, with their parts.
 
-Nothing is fitted to measured times. `predict` reads one variant's report; `rank` orders a whole space before
-anything is compiled, from guessed reports, in one pass of numpy; both are the same formulas (_cost_time.py).
+`predict` reads one variant's report; `rank` orders a whole space before anything is compiled, from
+guessed reports, in one pass of numpy; both are the same formulas (_cost_time.py). No constant is fitted
+to measured times, but for one choice that its assumption ("overlap") declares.
 """
 
 from __future__ import annotations
@@ -134,7 +135,7 @@ def rank(
 
 
 def predict_glue(problem: Problem, work: Work, gpu: Gpu) -> Prediction:
-    """Return the time of the kernels around the GEMMs: bytes at memory speed, and three launches."""
+    """Return the time of the kernels around the GEMMs: bytes at memory speed, three launches."""
     machine = machine_of(gpu)
     dram = work.min_bytes / machine.bandwidth
     # Each of route, quantise and combine reads, computes and writes once.
@@ -181,7 +182,7 @@ def _guessed(
     )
     # One number for each triple: registers stay under 2^10, threads under 2^12.
     keys = (wanted[1] << 22) | (wanted[0] << 12) | wanted[2]
-    unique, first, where = np.unique(keys, return_index=True, return_inverse=True)
+    _, first, where = np.unique(keys, return_index=True, return_inverse=True)
     blocks = [gpu.occupancy(*(int(v) for v in wanted[:, i])) for i in first]
     return c, code, np.array(blocks, dtype=np.float64)[where]
 
