@@ -92,7 +92,7 @@ class Evaluator(Protocol):
         """Return the part of a space that this evaluator knows (a recording knows its grid)."""
         ...
 
-    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
+    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
         """Return the config to evaluate where a given one (a default) is meant."""
         ...
 

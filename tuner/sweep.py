@@ -199,7 +199,7 @@ class _Run:
     def _default(self, unit: Unit, tokens: int) -> LaunchConfig:
         setting = self.resolved.setting
         config = setting.kernel.default(setting.problem(tokens), unit, setting.gpu)
-        return self.evaluator.stand_in(unit, config)
+        return self.evaluator.stand_in(tokens, config)
 
     def _out_of_time(self) -> bool:
         budget = self.resolved.request.budget_s

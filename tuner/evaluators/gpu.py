@@ -53,7 +53,7 @@ class GpuEvaluator:
         """Return the whole space: a GPU can run any of it."""
         return space
 
-    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
+    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
         """Return the config itself: any legal config can be evaluated."""
         return config
 

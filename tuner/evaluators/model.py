@@ -38,7 +38,7 @@ class ModelEvaluator:
         """Return the whole space."""
         return space
 
-    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
+    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
         """Return the config itself: any legal config can be evaluated."""
         return config
 

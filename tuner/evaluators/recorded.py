@@ -30,6 +30,7 @@ class RecordedEvaluator:
     policy: str = "recorded/1"
     compiles: bool = False
     _known: dict[Unit, frozenset[LaunchConfig]] = field(default_factory=dict)
+    _timed: dict[int, frozenset[LaunchConfig]] = field(default_factory=dict)
 
     @property
     def silicon(self) -> Silicon:
@@ -54,17 +55,27 @@ class RecordedEvaluator:
         )
         return replace(space, constraints=(*space.constraints, recorded))
 
-    def stand_in(self, unit: Unit, config: LaunchConfig) -> LaunchConfig:
-        """Return the recorded config that differs least: a grid may lack the engine's default."""
-        known = self._known[unit]
-        if config in known:
+    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
+        """Return the timed config that differs least: a grid may lack the engine's default.
+
+        It must be timed for both GEMMs, so that the layer with defaults has a time too.
+        """
+        if tokens not in self._timed:
+            timed = [
+                {c for (u, t, c), row in self.rows.items() if (u, t) == (unit, tokens) and row.samples_us}
+                for unit in GEMMS
+            ]
+            self._timed[tokens] = frozenset.intersection(*map(frozenset, timed))
+        known = self._timed[tokens]
+        if config in known or not known:
             return config
 
         def distance(other: LaunchConfig) -> tuple[int, float, str]:
             ours, theirs = config.as_dict(), other.as_dict()
-            differing = [name for name in ours if ours[name] != theirs[name]]
-            steps = sum(abs(log2(max(int(ours[n]), 1) / max(int(theirs[n]), 1))) for n in differing)
-            return len(differing), steps, other.key
+            # Tiles and warps make another kernel; stages and raster order only another schedule.
+            heavy = sum(ours[n] != theirs[n] for n in ours if n not in ("group_m", "num_stages"))
+            steps = sum(abs(log2(max(int(ours[n]), 1) / max(int(theirs[n]), 1))) for n in ours)
+            return heavy, steps, other.key
 
         return min(known, key=distance)
 

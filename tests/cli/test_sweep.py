@@ -1,0 +1,169 @@
+"""`rubin-tune sweep` on a recorded landscape: winners, reuse, resume, export, look-up."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+SWEEP = ("sweep", "fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200")
+
+
+def recorded(landscape: Path, *more: str) -> tuple[str, ...]:
+    return (*SWEEP, "--evaluator", f"recorded:{landscape}", *more)
+
+
+def answer(result: Any) -> dict[str, Any]:
+    assert result.exit_code == 0, result.output + result.stderr
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def test_json_has_the_stable_keys(run: Run, landscape: Path) -> None:
+    found = answer(run(*recorded(landscape, "--json")))
+    assert found["schema"] == "rubin-tune.sweep/1"
+    assert {
+        "sweep_id", "database", "target", "evaluator", "evidence", "problem", "counts", "winners", "wall_s",
+    } <= set(found)  # fmt: skip
+    assert found["target"] == {"gpu": "h200", "arch": "sm_90"}
+    assert found["evidence"] == "recorded"
+    counts = {"space", "legal", "compiled", "failed", "evaluated", "reused"}
+    assert counts <= set(found["counts"])
+    for winner in found["winners"]:
+        assert {
+            "tokens", "unit", "config", "time_us", "interval_us", "default_config", "default_time_us",
+            "speedup", "evidence", "compile",
+        } <= set(winner)  # fmt: skip
+
+
+def test_whole_recording_gives_the_optimum_and_one_config_for_both_gemms(
+    run: Run, landscape: Path
+) -> None:
+    found = answer(run(*recorded(landscape, "--json", "--trials", "64")))
+    best = {(w["tokens"], w["unit"]): w for w in found["winners"]}
+    assert best[16, "gate_up"]["config"]["block_m"] == 16
+    assert best[1024, "gate_up"]["config"]["block_m"] == 64
+    for tokens in (16, 1024):
+        assert best[tokens, "gate_up"]["config"] == best[tokens, "down"]["config"]
+        assert best[tokens, "layer"]["config"] == best[tokens, "down"]["config"]
+    assert best[16, "gate_up"]["time_us"] == pytest.approx(100.0)
+
+
+def test_no_winner_is_slower_than_the_default(run: Run, landscape: Path) -> None:
+    found = answer(run(*recorded(landscape, "--json", "--trials", "8")))
+    assert found["winners"]
+    layers = [w for w in found["winners"] if w["unit"] == "layer"]
+    assert all(w["speedup"] >= 1.0 for w in layers)
+
+
+def test_second_sweep_reuses_everything(run: Run, landscape: Path) -> None:
+    first = answer(run(*recorded(landscape, "--json")))
+    second = answer(run(*recorded(landscape, "--json")))
+    assert second["counts"]["reused"] == first["counts"]["evaluated"] + _refused(first)
+    assert second["winners"] == first["winners"]
+    assert second["sweep_id"] == first["sweep_id"]
+
+
+def _refused(found: dict[str, Any]) -> int:
+    return len(_rows(found["database"])) - int(found["counts"]["evaluated"])
+
+
+def _rows(database: str) -> list[tuple[Any, ...]]:
+    path = database.removeprefix("sqlite:///")
+    with sqlite3.connect(path) as connection:
+        return connection.execute("select * from trials").fetchall()
+
+
+def test_another_seed_reuses_the_trials_that_exist(run: Run, landscape: Path) -> None:
+    answer(run(*recorded(landscape, "--json", "--trials", "64")))
+    again = answer(run(*recorded(landscape, "--json", "--trials", "64", "--seed", "1")))
+    assert again["counts"]["reused"] > 0.9 * again["counts"]["evaluated"]
+
+
+def test_fresh_measures_again(run: Run, landscape: Path) -> None:
+    answer(run(*recorded(landscape, "--json")))
+    again = answer(run(*recorded(landscape, "--json", "--fresh")))
+    assert again["counts"]["reused"] == 0
+
+
+def test_a_budget_stops_early_and_the_next_run_goes_on(run: Run, landscape: Path) -> None:
+    first = answer(run(*recorded(landscape, "--json", "--trials", "64", "--budget", "0.01s")))
+    assert first["complete"] is False
+    second = answer(run(*recorded(landscape, "--json", "--trials", "64")))
+    assert second["complete"] is True
+    assert second["counts"]["reused"] > 0
+
+
+def test_exported_table_is_the_one_that_vllm_names(run: Run, landscape: Path, tmp_path: Path) -> None:
+    answer(run(*recorded(landscape, "--json")))
+    result = run(
+        "export", "fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200",
+        "--format", "vllm", "--out", "tables", "--json",
+    )  # fmt: skip
+    (path,) = answer(result)["files"]
+    name = "E=128,N=768,device_name=NVIDIA_H200,dtype=fp8_w8a8,block_shape=[128,128].json"
+    assert Path(path).name == name
+    table = json.loads((tmp_path / "tables" / name).read_text())
+    assert table["16"]["BLOCK_SIZE_M"] == 16
+
+
+def test_lookup_answers_from_the_sweep(run: Run, landscape: Path) -> None:
+    answer(run(*recorded(landscape, "--json", "--trials", "64")))
+    found = answer(
+        run(
+            "lookup", "fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200",
+            "--tokens", "1024", "--json",
+        )
+    )  # fmt: skip
+    assert found["schema"] == "rubin-tune.lookup/1"
+    assert found["config"]["block_m"] == 64
+    assert found["evidence"] == "recorded"
+    assert found["why"]
+
+
+def test_lookup_without_a_sweep_says_that_it_is_the_default(run: Run) -> None:
+    found = answer(run("lookup", "megamoe", "--tokens", "8", "--json"))
+    assert "default" in found["why"]
+    assert not Path("trials.sqlite").exists()
+
+
+@pytest.mark.end_to_end
+@pytest.mark.parametrize("delay_s", [1.5, 2.5, 3.5])
+def test_kill_9_loses_no_committed_trial_and_doubles_none(
+    tmp_path: Path, landscape: Path, delay_s: float
+) -> None:
+    database = tmp_path / "killed.sqlite"
+    command = [
+        sys.executable, "-m", "rubin_tune", *recorded(landscape, "--json", "--trials", "64"),
+        "--db", str(database),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(delay_s)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate()
+    before = _keys(database) if database.exists() else []
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    after = _keys(database)
+    assert set(before) <= set(after)
+    assert len(after) == len(set(after))
+    assert json.loads(done.stdout)["complete"] is True
+
+
+def _keys(database: Path) -> list[tuple[Any, ...]]:
+    with sqlite3.connect(database) as connection:
+        tables = connection.execute("select name from sqlite_master where name = 'trials'").fetchall()
+        if not tables:
+            return []
+        columns = "unit, config, problem_id, policy, silicon_id, toolchain_id, source_hash"
+        return connection.execute(f"select {columns} from trials").fetchall()
