@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from ._cost_code import (
     Code,
     Gemm,
+    Tile,
     epilogue_instructions,
     is_converted,
     is_tensor_memory,
@@ -81,7 +82,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Traffic:
-    """Seconds at device memory, and the share of L2 reads that miss."""
+    """Seconds at device memory, and the share of a chain's k-tiles that miss the L2."""
 
     weights: Number
     activations: Number
@@ -203,30 +204,37 @@ def _step(c: Columns, code: Code, gemm: Gemm, machine: Machine, live_rows: Numbe
 def _mma_cycles(c: Columns, code: Code, gemm: Gemm, machine: Machine) -> Number:
     """Return cycles of a k-tile's products, padding included.
 
-    The rate falls with K below the full one. A wgmma or tcgen05 reads both operands from shared
-    memory: A rows once for each instruction, B again for every 64 (128) rows.
+    The rate falls with K below the full one. A wgmma or tcgen05 may instead wait for its operands.
     """
     kind = code.kind
     tile = tile_of(c, gemm, kind)
-    rate = rate_of(kind, dict(machine.macs)) * smaller(
-        code.mma_k / rate_of(kind, dict(machine.full_k)), 1.0
-    )
+    full = rate_of(kind, dict(machine.macs))
+    shorter = smaller(code.mma_k / rate_of(kind, dict(machine.full_k)), 1.0)
+    rate = full * choose(is_warp_level(kind), assumed("mma_sync_share"), shorter)
     products = tile.m_padded * tile.n_side * c.block_k
     # Warps that find no work of their own repeat another's.
-    products = choose(
-        is_warp_level(kind), larger(products, 128 * c.num_warps * c.block_k), products
-    )
-    rate = choose(is_warp_level(kind), rate_of(kind, dict(machine.macs)), rate)
-    if machine.arch >= 80:
-        rate = rate * choose(is_warp_level(kind), assumed("mma_sync_share"), 1.0)
+    least = choose(is_warp_level(kind), 128 * c.num_warps * c.block_k, 0)
+    read = _operand_bytes(c, code, gemm, tile) / machine.operand_bytes
+    return larger(larger(products, least) / rate, choose(is_warp_level(kind), 0.0, read))
+
+
+def _operand_bytes(c: Columns, code: Code, gemm: Gemm, tile: Tile) -> Number:
+    """Return bytes that wgmma or tcgen05 read from shared memory in a k-tile.
+
+    Rows of the M side once for each warpgroup beside it, the other side for every 64 (128) rows.
+    """
+    kind = code.kind
     rows = choose(is_tensor_memory(kind), 128, 64)
-    beside = choose(
-        is_warpgroup(kind), larger(c.num_warps / 4 / larger(tile.m_padded / 64, 1), 1), 1
-    )
-    bits = choose(is_converted(kind, gemm), 16, max(gemm.activation_bits, gemm.weight_bits))
-    read = (tile.m_padded * beside + tile.m_padded / rows * tile.n_side) * c.block_k * bits / 8
-    from_shared = choose(is_warp_level(kind), 0.0, read / _SHARED_BYTES_PER_CYCLE)
-    return larger(products / rate, from_shared)
+    spread = larger(c.num_warps / 4 / larger(tile.m_padded / 64, 1), 1)
+    beside = choose(is_warpgroup(kind), spread, 1)
+    stored = code.weight_stage_bytes * 8 / (c.block_n * c.block_k)
+    weight_bits = choose(is_converted(kind, gemm), 16, stored)
+    row_bits = choose(is_converted(kind, gemm), 16, gemm.activation_bits)
+    m_bits = choose(c.is_swapped, weight_bits, row_bits)
+    n_bits = choose(c.is_swapped, row_bits, weight_bits)
+    repeats = tile.m_padded / rows
+    bits = tile.m_padded * beside * m_bits + repeats * tile.n_side * n_bits
+    return bits * c.block_k / 8
 
 
 def _fragment_bytes(c: Columns, gemm: Gemm, kind: Number) -> Number:
@@ -282,16 +290,14 @@ def _traffic(
     stolen = assumed("stolen_share") * smaller(1.0, 1.0 / larger(waves, 1e-9))
     split = (1.0 - stolen) / machine.split_bandwidth + stolen / assumed("remote_bandwidth")
     plain = 1.0 / machine.bandwidth
-    moved = (
-        row_tiles * across * (c.block_n * gemm.weight_bits / 8 * gemm.k)
-        + load.rows * across * gemm.input_bytes
-    )
+    # Of the row tiles of an expert the first misses; a chain of waves holds at least one miss.
+    share = load.active * (1.0 + rereads) / larger(row_tiles, 1e-9)
     return _Traffic(
         weights=weights * choose(c.is_split, split, plain),
         activations=inputs * plain,
         output=output * plain,
         rereads=rereads,
-        miss_share=smaller((weights + inputs) / moved, 1.0),
+        miss_share=smaller(larger(share, 1.0 / larger(waves, 1.0)), 1.0),
     )
 
 

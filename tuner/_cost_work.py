@@ -25,8 +25,7 @@ class Load:
     Attributes:
         rows: Token-expert pairs.
         active: Experts with at least one.
-        heaviest: Rows of an active expert, on average.
-        tokens: Tokens whose rows are read at most once each.
+        tokens: Tokens entering the layer.
         capacity_rows: Rows that the grid is sized for.
         experts: Experts on this rank.
         tiles: Row tiles by block_m.

@@ -1,8 +1,8 @@
 """Times predicted from compiler facts, the topology and declared assumptions, with their parts.
 
 `predict` reads one variant's report; `rank` orders a whole space before anything is compiled, from
-guessed reports, in one pass of numpy; both are the same formulas (_cost_time.py). No constant is fitted
-to measured times, but for one choice that its assumption ("overlap") declares.
+guessed reports, in one pass of numpy; both are the same formulas (_cost_time.py). No constant is
+fitted to measured times, but for one choice that its assumption ("overlap") declares.
 """
 
 from __future__ import annotations
