@@ -323,7 +323,8 @@ def test_expected_tiles_are_the_mean_over_draws(block_m, tokens):
 
 
 @pytest.mark.parametrize("dtype", ["fp8", "bf16"])
-def test_recorded_landscapes_are_ranked_without_fitting(dtype):
+def test_the_landscapes_it_was_developed_on_stay_well_ranked(dtype):
+    """Guards against regressions; no held-out score (see the model's docstring)."""
     path = LANDSCAPES / f"h200-vllm-fused-moe-qwen3-30b-a3b-{dtype}.jsonl.gz"
     if not path.exists():
         pytest.skip(f"no recorded landscape {path.name} beside the repository")
