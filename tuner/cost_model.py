@@ -5,8 +5,8 @@ guessed reports, in one pass of numpy; both are the same formulas (_cost_time.py
 
 No constant is a least-squares fit to times, but the model was developed against the two recorded
 H200 landscapes: "overlap", "memory_latency" within its published range, that copies overlap the
-issue of instructions, and which waves miss the L2 were decided with their scores in view. Scores on those
-two files are therefore not held out; a landscape recorded later is the fair test.
+issue of instructions, and which waves miss the L2 were decided with their scores in view.
+Scores on those two files are therefore not held out; a landscape recorded later is the fair test.
 """
 
 from __future__ import annotations
