@@ -24,6 +24,7 @@ from ..search_spaces import (
 )
 from ..topology import Gpu, detect_gpu, is_present, resolve_target
 from .evaluation import Setting
+from .toolchain import require_target
 
 DEFAULT_MODEL = "deepseek-v4.1-flash"
 DEFAULT_TARGET = "vr200"
@@ -144,6 +145,8 @@ def resolve(request: SweepRequest) -> Resolved:
     gpu, live = resolve_gpu(request.target)
     evaluator, argument = _evaluator(request.evaluator, gpu, live)
     kernel.require(evaluator)
+    if evaluator != "recorded":
+        require_target(gpu.arch)
     recorded = evaluator == "recorded"
     problem = resolve_problem(
         request, gpu, routing=RECORDED_ROUTING if recorded else DEFAULT_ROUTING

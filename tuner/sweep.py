@@ -60,13 +60,17 @@ def sweep(
     """
     started = time.monotonic()
     resolved = resolve(request)
-    with closing(make_evaluator(resolved, cache_dir)) as evaluator, open_store(database) as store:
+    farm = CompileFarm(jobs=jobs, cache_dir=cache_dir)
+    with (
+        closing(make_evaluator(resolved, cache_dir)) as evaluator,
+        closing(farm),
+        open_store(database) as store,
+    ):
         run = _Run(
             resolved=resolved,
             evaluator=evaluator,
             store=store,
-            jobs=jobs,
-            cache_dir=cache_dir,
+            farm=farm,
             progress=progress or Silence(),
             started=started,
             fresh=fresh,
@@ -81,8 +85,7 @@ class _Run:
     resolved: Resolved
     evaluator: Evaluator
     store: Store
-    jobs: int | None
-    cache_dir: Path | None
+    farm: CompileFarm
     progress: Progress
     started: float
     fresh: bool
@@ -268,9 +271,8 @@ class _Run:
             ): (unit, config)
             for unit, config in variants
         }
-        with closing(CompileFarm(jobs=self.jobs, cache_dir=self.cache_dir)) as farm:
-            for job, outcome in farm.run(list(jobs)):
-                yield jobs[job], outcome
+        for job, outcome in self.farm.run(list(jobs)):
+            yield jobs[job], outcome
 
     def _judge(
         self, unit: Unit, config: LaunchConfig, report: CompileReport | Rejected | None

@@ -16,6 +16,7 @@ from ...errors import WorkerLost
 from ...search_spaces import LaunchConfig, Space, Unit
 from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
+from ..farm import triton_cache
 from ..physics import beats_physics
 from ..silicon import silicon_of
 from ..toolchain import toolchain
@@ -47,7 +48,7 @@ class GpuEvaluator:
     @property
     def toolchain(self) -> Toolchain:
         """The triton of this environment; timing launches what it compiled."""
-        return toolchain()
+        return toolchain(self.setting.gpu.arch)
 
     def restrict(self, space: Space, unit: Unit) -> Space:
         """Return the whole space: a GPU can run any of it."""
@@ -138,7 +139,11 @@ class GpuEvaluator:
                 max_workers=1,
                 context=multiprocessing.get_context("spawn"),
                 initializer=timing.start,
-                initargs=(self.setting.kernel.name, self.setting.seed, str(self.cache_dir)),
+                initargs=(
+                    self.setting.kernel.name,
+                    self.setting.seed,
+                    str(triton_cache(self.cache_dir)),
+                ),
             )
         future = self._pool.schedule(work, args=(task, *more), timeout=TASK_LIMIT_S)
         try:

@@ -32,7 +32,7 @@ class ModelEvaluator:
     @property
     def toolchain(self) -> Toolchain:
         """The triton of this environment."""
-        return toolchain()
+        return toolchain(self.setting.gpu.arch)
 
     def restrict(self, space: Space, unit: Unit) -> Space:
         """Return the whole space."""
