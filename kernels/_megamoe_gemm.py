@@ -278,7 +278,10 @@ def grouped_gemm(
         else:
             x_tile = tl.load(x_places + k0, mask=(k0 + ks < k)[None, :], other=0.0)
             w_live = (k0 // PACK + kws < k // PACK)[None, :]
-            w_tile = tl.load(w_places + k0 // PACK, mask=w_live, other=0)
+            if PACK == 2:
+                w_tile = tl.load(w_places + k0 // PACK, mask=w_live, other=0)
+            else:
+                w_tile = tl.load(w_places + k0, mask=w_live, other=0.0)
 
         if WEIGHTS == "mxfp4":
             if EVEN_K:
@@ -347,13 +350,12 @@ def grouped_gemm(
     if bias is not None:
         acc += tl.load(bias + w_rows)[None, :]
     if GATE_UP:
+        WIDTH: tl.constexpr = BLOCK_N // 2 if GATED else BLOCK_N
         if GATED:
-            WIDTH: tl.constexpr = BLOCK_N // 2
             gate, up = tl.split(tl.reshape(acc, (BLOCK_M, WIDTH, 2)))
             value = activate(gate, up, KIND, ALPHA, LIMIT, SHIFT)
             out_n = n // 2
         else:
-            WIDTH: tl.constexpr = BLOCK_N
             positive = tl.maximum(acc, 0.0)
             value = positive * positive
             out_n = n

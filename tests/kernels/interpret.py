@@ -1,0 +1,236 @@
+"""Runs megamoe in Triton's interpreter: one JSON case a line on stdin, one JSON answer a line on stdout.
+
+A process of its own, because TRITON_INTERPRET must be set before triton is imported and changes every kernel of
+the process. Started by conftest.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from dataclasses import replace
+from typing import Any
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from rubin_tune.kernels import _megamoe_verify as verifying
+from rubin_tune.kernels._megamoe_formats import dequantise_rows, quantise_rows
+from rubin_tune.kernels._megamoe_inputs import draw, x_group
+from rubin_tune.kernels._megamoe_plan import plan_glue, plan_layer, plan_unit
+from rubin_tune.kernels.megamoe import PROVIDES
+from rubin_tune.search_spaces import (
+    GEMMS,
+    Activation,
+    LaunchConfig,
+    Layout,
+    MoEShape,
+    Problem,
+    Routing,
+    Unit,
+)
+
+
+def problem_of(case: dict[str, Any]) -> Problem:
+    """Read the problem of a case."""
+    shape = dict(case["shape"])
+    shape["activation"] = Activation(**shape.get("activation", {}))
+    return Problem(
+        shape=MoEShape(model="test", **shape),
+        layout=Layout(**case.get("layout", {})),
+        routing=Routing(kind="uniform"),
+        tokens=case["tokens"],
+        capacity=case.get("capacity", 0),
+    )
+
+
+def verify(case: dict[str, Any]) -> dict[str, Any]:
+    """Return error and tolerance of one unit."""
+    problem, unit = problem_of(case), Unit(case["unit"])
+    config = LaunchConfig.of(case["config"])
+    error = PROVIDES.verify(problem, unit, config, device="cpu", seed=case.get("seed", 0))
+    return {"error": error, "tolerance": PROVIDES.tolerance(problem, unit)}
+
+
+def sabotage(case: dict[str, Any]) -> dict[str, Any]:
+    """Return the error that verification finds in a GEMM that was spoilt in one way."""
+    honest = verifying.plan_unit
+
+    def spoilt(*args: Any) -> Any:
+        planned = honest(*args)
+        inputs = args[3]
+
+        def run(self: object) -> None:
+            if case["how"] != "does nothing":
+                planned.launch.run()
+            rows = int(inputs.routed.offsets[-1])
+            if case["how"] == "writes a dead row":
+                planned.out.data[rows] = 0.0
+            if case["how"] == "skips a row":
+                planned.out.data.view(torch.uint8)[rows - 1] = 0xFF
+            if case["how"] == "swaps two columns":
+                planned.out.data[:, [0, 1]] = planned.out.data[:, [1, 0]]
+
+        return replace(planned, launch=type("Spoilt", (), {"run": run})())
+
+    verifying.plan_unit = spoilt
+    try:
+        return verify(case)
+    finally:
+        verifying.plan_unit = honest
+
+
+def glue(case: dict[str, Any]) -> dict[str, Any]:
+    """Run route and quantise; say what differs from the same made with torch."""
+    problem = problem_of(case)
+    config = LaunchConfig.of(case["config"])
+    ids = case.get("ids")
+    inputs = PROVIDES.make_inputs(problem, device="cpu", seed=0)
+    if ids is not None:
+        inputs = draw(
+            problem, inputs.weights, device="cpu", seed=0, topk_ids=torch.tensor(ids).numpy()
+        )
+    launches = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)
+    for tensor in (*launches[0].args[2:11], *launches[1].args[1:3]):
+        if tensor is not None:
+            tensor.view(torch.uint8).fill_(0xFF)
+    for launch in launches[:2]:
+        launch.run()
+    return {"differences": list(_glue_differences(problem, config, inputs, launches))}
+
+
+def _glue_differences(problem: Problem, config: Any, inputs: Any, launches: Any) -> Any:
+    routes, inverse, offsets, expert, row, tiles = launches[0].args[2:8]
+    expected = inputs.routed
+    rows = int(expected.offsets[-1])
+    live = int(inputs.live_tokens[0])
+    schedule = inputs.schedule(config.integer("block_m"))
+    count = int(schedule.live_tiles[0])
+    pairs = {
+        "offsets": (offsets, expected.offsets),
+        "routes": (routes[:rows], expected.routes[:rows]),
+        "inverse": (inverse[:live], expected.inverse[:live]),
+        "tiles": (tiles, schedule.live_tiles),
+        "tile experts": (expert[:count], schedule.tile_expert[:count]),
+        "tile rows": (row[:count], schedule.tile_row[:count]),
+        "dead routes": (routes[rows:], torch.full_like(routes[rows:], -1)),
+        "dead tiles": (expert[count:], torch.full_like(expert[count:], -1)),
+    }
+    yield from (name for name, (got, want) in pairs.items() if not torch.equal(got, want))
+    permuted = config["load"] == "tma"
+    wrote = rows if permuted else live
+    data, scale = launches[1].args[1:3]
+    want = inputs.rows(permuted)
+    group = x_group(problem)
+    got_rows = dequantise_rows(data[:wrote], None if scale is None else scale[:wrote], group)
+    want_scale = None if want.scale is None else want.scale[:wrote]
+    gap = (got_rows - dequantise_rows(want.data[:wrote], want_scale, group)).abs()
+    if wrote and float(gap.max()) > 0.07 * float(got_rows.abs().max()):
+        yield "quantised rows"
+    if not bool((data[wrote:].view(torch.uint8) == 0xFF).all()):
+        yield "dead rows"
+
+
+def tickets(case: dict[str, Any]) -> dict[str, Any]:
+    """Launch a split GEMM twice; return its counters and whether both launches wrote the same."""
+    problem = problem_of(case)
+    inputs = PROVIDES.make_inputs(problem, device="cpu", seed=0)
+    planned = plan_unit(problem, Unit(case["unit"]), LaunchConfig.of(case["config"]), inputs)
+    rows = int(inputs.routed.offsets[-1])
+    planned.launch.run()
+    first = planned.out.data[:rows].clone()
+    planned.out.data.zero_()
+    planned.launch.run()
+    return {
+        "counters": planned.launch.args[14].tolist(),
+        "same": torch.equal(first, planned.out.data[:rows]),
+    }
+
+
+def far(case: dict[str, Any]) -> dict[str, Any]:
+    """Multiply with the last of so many experts that its weights start past 2^31 elements.
+
+    Memory of the other experts is never touched, so it takes no room.
+    """
+    problem = problem_of(case)
+    unit = Unit.GATE_UP
+    n, k = problem.gemm(unit)
+    small = PROVIDES.make_inputs(
+        replace(problem, shape=replace(problem.shape, experts=1)), device="cpu", seed=0
+    )
+    weights = small.weights[unit]
+    wide = torch.empty((problem.local_experts, n, k), dtype=torch.bfloat16)
+    wide[-1] = weights.data[0]
+    tensors = {unit: replace(weights, data=wide)}
+    ids = torch.full((problem.tokens, 1), problem.local_experts - 1).numpy()
+    inputs = draw(problem, tensors, device="cpu", seed=0, topk_ids=ids)
+    config = LaunchConfig.of(case["config"])
+    planned = plan_unit(problem, unit, config, inputs)
+    planned.launch.run()
+    near = draw(
+        replace(problem, shape=replace(problem.shape, experts=1)),
+        {unit: weights}, device="cpu", seed=0, topk_ids=ids * 0,
+    )  # fmt: skip
+    expected = plan_unit(near.problem, unit, config, near)
+    expected.launch.run()
+    return {"same": torch.equal(planned.out.data, expected.out.data), "elements": wide.numel()}
+
+
+def rounding(case: dict[str, Any]) -> dict[str, Any]:
+    """Round float32 through the quantise kernel; return how many stored bytes differ from torch's."""
+    problem = problem_of(case)
+    inputs = PROVIDES.make_inputs(problem, device="cpu", seed=3)
+    config = LaunchConfig.of(case["config"])
+    launch = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)[1]
+    launch.run()
+    want = quantise_rows(inputs.x, problem.activations, x_group(problem))
+    got = launch.args[1].view(torch.uint8)
+    return {"differ": float((got != want.data.view(torch.uint8)).float().mean())}
+
+
+def layer_twice(case: dict[str, Any]) -> dict[str, Any]:
+    """Run a layer, then another routing through the same launches; compare with a fresh plan."""
+    problem = problem_of(case)
+    configs = dict.fromkeys(GEMMS, LaunchConfig.of(case["config"]))
+    inputs = PROVIDES.make_inputs(problem, device="cpu", seed=0)
+    planned = plan_layer(problem, configs, inputs)
+    for launch in planned.launches:
+        launch.run()
+    other = PROVIDES.rotate(inputs, replace(problem, tokens=case["then"]), seed=9)
+    for mine, new in (
+        (inputs.x, other.x),
+        (inputs.topk_ids, other.topk_ids),
+        (inputs.topk_weights, other.topk_weights),
+        (inputs.live_tokens, other.live_tokens),
+    ):
+        mine.copy_(new)
+    for launch in planned.launches:
+        launch.run()
+    fresh = plan_layer(problem, configs, other)
+    for launch in fresh.launches:
+        launch.run()
+    live = case["then"]
+    return {"same": torch.equal(planned.out[:live], fresh.out[:live])}
+
+
+def main() -> None:
+    """Answer cases until stdin ends."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    commands = (verify, sabotage, glue, tickets, far, rounding, layer_twice)
+    known = {command.__name__: command for command in commands}
+    for line in sys.stdin:
+        case = json.loads(line)
+        try:
+            answer = known[case["command"]](case)
+        except Exception:  # noqa: BLE001 the test that asked shows it
+            answer = {"failed": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()
