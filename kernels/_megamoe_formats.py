@@ -1,4 +1,4 @@
-"""Formats of weights and rows in torch: quantise, dequantise, interleave; what the kernels are checked by.
+"""Formats of weights and rows in torch: what the kernels are checked by and fed with.
 
 Nothing here is timed. Every function works on "cpu", "cuda" and "meta".
 """
@@ -35,11 +35,11 @@ class Quantised:
 
 
 def interleave_gate_up(w13: Tensor) -> Tensor:
-    """Return w13 [experts, 2*intermediate, ...] with its rows in the order gate 0, up 0, gate 1, up 1, ...
+    """Return w13 [experts, 2*intermediate, ...] with rows in the order gate 0, up 0, gate 1, ...
 
-    Checkpoints hold all gate rows before all up rows; biases [experts, 2*intermediate] too. Block scales
-    (fp8_block128) stay as they are: gate blocks, then up blocks. Scales of single rows (mxfp4) move with
-    their rows.
+    Checkpoints hold all gate rows before all up rows; biases [experts, 2*intermediate] too. Block
+    scales (fp8_block128) stay as they are: gate blocks, then up blocks. Scales of single rows
+    (mxfp4) move with their rows.
     """
     experts, rows = w13.shape[:2]
     if rows % 2:
@@ -56,7 +56,7 @@ def deinterleave_gate_up(w13: Tensor) -> Tensor:
 
 
 def quantise_weight(weight: Tensor, form: Format) -> Quantised:
-    """Return one expert's weight [n, k] in a weight format; block scales as [n/128, k/128], rounded up."""
+    """Return one expert's weight [n, k] in a format; block scales are [n/128, k/128], rounded up."""
     if form.name == "bf16":
         return Quantised(data=weight.to(torch.bfloat16))
     if form.name == "mxfp4":

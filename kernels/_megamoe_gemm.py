@@ -1,12 +1,13 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The grouped GEMM of megamoe: one Triton source for both GEMMs, every format and every axis.
 
-Rows are token-expert pairs sorted by expert without padding. A tile of the schedule is (expert, first row);
-it ends at the expert's last row or after BLOCK_M rows. All matrices are contiguous; the grid is sized for
-the capacity and programs beyond the live tiles leave at once.
+Rows are token-expert pairs sorted by expert without padding. A tile of the schedule is (expert,
+first row); it ends at the expert's last row or after BLOCK_M rows. All matrices are contiguous;
+the grid is sized for the capacity and programs beyond the live tiles leave at once.
 
-Weights are [experts, n, k] (mxfp4: [experts, n, k/2], low nibble first). Gated w13 has its rows interleaved,
-gate 0, up 0, gate 1, up 1, ..., so that one tile holds both halves of its output columns.
+Weights are [experts, n, k] (mxfp4: [experts, n, k/2], low nibble first). Gated w13 has its rows
+interleaved, gate 0, up 0, gate 1, up 1, ..., so that one tile holds both halves of its output
+columns.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import triton.language as tl
 
 # The largest finite e4m3 number.
 E4M3_MAX = tl.constexpr(448.0)
-# Whether this process imported triton with TRITON_INTERPRET=1. The interpreter of 3.9 multiplies bf16 wrongly,
-# truncates to bf16, loses the carry when it rounds to e4m3 and has no SM ids. So there dots of bf16 are made in
-# float32 (float16 where scaled), numbers are rounded before they are cast, domains come from the program id.
+# Whether this process imported triton with TRITON_INTERPRET=1. The interpreter of 3.9 multiplies
+# bf16 wrongly, truncates to bf16, loses the carry when it rounds to e4m3 and has no SM ids. So
+# there dots of bf16 are made in float32 (float16 where scaled), numbers are rounded before they
+# are cast, domains come from the program id.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
@@ -62,7 +64,7 @@ def store_quantised(
     value, out, out_scale, rows, row_live, column0, width,
     FORMAT: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Store `value` [ROWS, COLUMNS] float32 as columns column0.. of `out` [*, width], with its scales.
+    """Store float32 `value` [ROWS, COLUMNS] in columns column0.. of `out` [*, width], with scales.
 
     `value` is 0 in columns at or beyond `width`.
     """
@@ -120,10 +122,11 @@ def swizzle(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
 def take_ticket(sm_domain, tickets, tiles_m, tiles_first, tiles_second):
     """Return (half, tile within the half) for this program, or tile -1 when nothing is left.
 
-    A program takes from the half of its own locality domain, then steals from the other. `tickets` holds a
-    counter for each half and one of programs that have drawn; the last to draw sets all three back to 0,
-    so a launch finds them as it needs them. There are at least as many programs as tiles, and only a
-    program that found both halves empty draws none: so every tile is taken exactly once.
+    A program takes from the half of its own locality domain, then steals from the other. `tickets`
+    holds a counter for each half and one of programs that have drawn; the last to draw sets all
+    three back to 0, so a launch finds them as it needs them. There are at least as many programs
+    as tiles, and only a program that found both halves empty draws none: so every tile is taken
+    exactly once.
     """
     if INTERPRETED:
         half = tl.program_id(0) % 2
@@ -161,15 +164,17 @@ def grouped_gemm(
     """Multiply every expert's rows with its weights: rows x k times [n, k] transposed.
 
     Args:
-        x: Pointer or TMA descriptor of rows [*, k]; gate_up with pointers reads them in token order.
+        x: Pointer or TMA descriptor of rows [*, k]; gate_up with pointers reads them in token
+            order.
         x_scale: fp8_block128 float32 [*, k / X_GROUP]; mxfp8 uint8 [*, k / 32]; bf16 None.
-        w: Pointer or TMA descriptor of weights, [experts, n, k] or, as a descriptor, [experts * n, k].
-        w_scale: fp8_block128 float32, one a 128 x 128 block of the matrices before interleaving: gated
-            gate_up [experts, 2, n/2/128, k/128], else [experts, n/128, k/128], rounded up; mxfp4 uint8
-            [experts, n, k / 32]; bf16 None.
+        w: Pointer or TMA descriptor of weights, [experts, n, k] or, as a descriptor, [experts * n,
+            k].
+        w_scale: fp8_block128 float32, one a 128 x 128 block of the matrices before interleaving:
+            gated gate_up [experts, 2, n/2/128, k/128], else [experts, n/128, k/128], rounded up;
+            mxfp4 uint8 [experts, n, k / 32]; bf16 None.
         bias: float32 [experts, n], interleaved like w, or None.
-        row_weights: float32 by route, multiplied with the accumulator (the routed weight stands on the
-            input), or None.
+        row_weights: float32 by route, multiplied with the accumulator (the routed weight stands on
+            the input), or None.
         out: gate_up: rows of n/2 (non-gated: n) in the activation format; down: bf16 rows of n.
         out_scale: Scales of out, or None.
         routes: int32, route (token * TOP_K + slot) of each row.
@@ -252,9 +257,9 @@ def grouped_gemm(
         else:
             blocks = tl.cdiv(n, 128)
             s0_places = w_scale + (expert * blocks + column0 // 128) * k_blocks
-            s1_places = w_scale + (
-                expert * blocks + tl.minimum(column0 // 128 + 1, blocks - 1)
-            ) * k_blocks
+            s1_places = (
+                w_scale + (expert * blocks + tl.minimum(column0 // 128 + 1, blocks - 1)) * k_blocks
+            )
             in_second = tl.arange(0, BLOCK_N) >= 128
     if WEIGHTS == "mxfp4":
         groups = tl.arange(0, BLOCK_K // 32)

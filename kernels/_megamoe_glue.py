@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The kernels around the GEMMs: sort routes by expert, permute and quantise rows, combine.
 
-None of them reads anything back to the host, uses an atomic or depends on the order in which programs run: the
-same input gives the same bits.
+None of them reads anything back to the host, uses an atomic or depends on the order in which
+programs run: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _schedule(
     tile_expert, tile_row, live_tiles, counts, bins, expert, experts, first_row, block,
     WIDTH: tl.constexpr,
 ):  # fmt: skip
-    """Write the row tiles of one expert for tiles of `block` rows; the last expert writes their number."""
+    """Write one expert's row tiles of `block` rows; the last expert writes the number of all."""
     tiles = (counts + block - 1) // block
     first = tl.sum(tl.where(bins < expert, tiles, 0))
     own = tl.sum(tl.where(bins == expert, tiles, 0))
@@ -52,10 +52,12 @@ def route(
     Every program counts all routes, so none waits for another.
 
     Args:
-        topk_ids: int32 [capacity, top_k], global expert of each route; others' experts and -1 are skipped.
+        topk_ids: int32 [capacity, top_k], global expert of each route; others' experts and -1 are
+            skipped.
         live_tokens: int32 [1].
         routes: int32 out, route (token * top_k + slot) of each row.
-        inverse: int32 out [capacity, top_k], row of each live route, -1 where the expert is not local.
+        inverse: int32 out [capacity, top_k], row of each live route, -1 where the expert is not
+            local.
         offsets: int32 out [experts + 1], first row of each expert.
         gate_up_expert: int32 out, expert of each row tile of the gate_up GEMM.
         gate_up_row: int32 out, first row of each of these tiles.

@@ -1,7 +1,7 @@
 """Inputs of megamoe: random weights, tokens and a routing, and what glue makes of them.
 
-Units are launched on rows that are already sorted and quantised. `Inputs` makes those with torch, in the
-layouts the kernels use, when a launch first asks for them.
+Units are launched on rows that are already sorted and quantised. `Inputs` makes those with torch,
+in the layouts the kernels use, when a launch first asks for them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def row_capacity(problem: Problem) -> int:
 
 
 def tile_capacity(problem: Problem, block_m: int) -> int:
-    """Return how many row tiles a full step can have: each busy expert has at most one partial tile."""
+    """Return how many row tiles a full step can have: a busy expert has at most one partial one."""
     rows = row_capacity(problem)
     busy = min(rows, problem.local_experts)
     return busy + (rows - busy) // block_m

@@ -1,7 +1,8 @@
 """Launch plans of megamoe: from a problem, a config and tensors to ready launches.
 
-Grids and buffers are sized for the problem's capacity; counts stay on the device. Whatever changes with the
-number of tokens is passed unspecialised, so one compiled kernel serves a whole token ladder.
+Grids and buffers are sized for the problem's capacity; counts stay on the device. Whatever changes
+with the number of tokens is passed unspecialised, so one compiled kernel serves a whole token
+ladder.
 """
 
 from __future__ import annotations
@@ -211,9 +212,7 @@ def plan_layer(
     routing = _plan_route(problem, configs, inputs)
     permuted = is_permuted(gate_up)
     count = row_capacity(problem) if permuted else problem.capacity
-    rows = empty_rows(
-        problem, count, problem.shape.hidden, x_group(problem), str(inputs.device)
-    )
+    rows = empty_rows(problem, count, problem.shape.hidden, x_group(problem), str(inputs.device))
     first = plan_gemm(
         problem,
         Unit.GATE_UP,
@@ -372,8 +371,8 @@ def _descriptor(matrix: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 def _sm_domains(device: torch.device) -> Tensor:
     """Return the locality domain of each SM id: the lower and the upper half of the SMs.
 
-    Which SM really stands in which domain is asked from the GPU by a later issue; any table is correct,
-    a true one is fast.
+    Which SM really stands in which domain is asked from the GPU by a later issue; any table is
+    correct, a true one is fast.
     """
     sms = SM_IDS
     if device.type == "cuda":

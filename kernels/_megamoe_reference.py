@@ -26,7 +26,7 @@ def activate(values: Tensor, activation: Activation) -> Tensor:
 
 
 def grouped(problem: Problem, unit: Unit, inputs: Inputs, rows: Tensor, routed: Routed) -> Tensor:
-    """Return float64 rows x weights of each row's expert, plus bias; `rows` in row order, live only."""
+    """Return float64 rows x their experts' weights, plus bias; `rows` are live, in row order."""
     n, _ = problem.gemm(unit)
     matrix = inputs.weights[unit]
     out = torch.zeros((rows.shape[0], n), dtype=torch.float64, device=rows.device)
@@ -80,7 +80,7 @@ def gate_up_rows(problem: Problem, inputs: Inputs, values: Tensor) -> Tensor:
 
 
 def layer_rows(problem: Problem, inputs: Inputs) -> Tensor:
-    """Return the float64 output of live tokens [tokens, hidden]; the intermediate is not rounded."""
+    """Return float64 [live tokens, hidden] of the layer; the intermediate is not rounded."""
     routed = inputs.routed
     count = live_rows(routed)
     rows = inputs.rows(permuted=True)
@@ -97,9 +97,9 @@ def layer_rows(problem: Problem, inputs: Inputs) -> Tensor:
 
 
 def row_error(found: Tensor, expected: Tensor) -> float:
-    """Return the largest |found - expected| / |expected| over rows (2-norms); inf where not finite.
+    """Return the largest |found - expected| / |expected| over rows; inf where not finite.
 
-    A row whose reference is 0 must be 0.
+    Norms are 2-norms. A row whose reference is 0 must be 0.
     """
     if expected.numel() == 0:
         return 0.0

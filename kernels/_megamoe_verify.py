@@ -1,22 +1,25 @@
 """Numerical verification of megamoe, on a GPU or in Triton's interpreter.
 
-Each unit runs on several routings: one drawn from the problem's, one token alone, every token on one expert,
-and a ragged one with empty experts and foreign routes. Capacity is larger than the live tokens. Outputs are filled
-with NaN before; afterwards live rows must be finite and right, and every other byte must still be poison.
+Each unit runs on several routings: one drawn from the problem's, one token alone, every token on
+one expert, and a ragged one with empty experts and foreign routes. Capacity is larger than the
+live tokens. Outputs are filled with NaN before; afterwards live rows must be finite and right, and
+every other byte must still be poison.
 
 Where the rounding bounds come from (relative, on a row's 2-norm):
 
 * bf16 outputs: half a unit in the last of 8 bits, at most 2^-8.
-* Accumulation: float32 sums of K products err by about sqrt(K) 2^-24, nothing beside that; Hopper's fp8 tensor
-  cores align the products of one k-tile to about 13 bits, 2^-12 on random data. Activations add a few 2^-22, and
-  amplify an accumulator's error by less than 4 where silu bends. 2^-11 covers all of it.
-* e4m3 outputs (fp8_block128, mxfp8): an element errs by at most 2^-4, uniformly, so the mean square error is at
-  most 2^-6 / 12 of the square: 2^-3 / sqrt(12) = 0.036 for long rows. Short rows spread around it: with the
-  heavy tails of a gated product (kurtosis about 16) one standard deviation is 1.8 / sqrt(width), and the worst
-  of 10^5 rows lies 4.4 of them out: a factor 1 + 8 / sqrt(width), never beyond 2^-4.
-* The layer's reference does not round its intermediate, so that error comes on top; errors of independent
-  elements keep their relative size through a random matrix. Rows that meet in the combine may cancel: under a
-  factor 2 for random rows.
+* Accumulation: float32 sums of K products err by about sqrt(K) 2^-24, nothing beside that;
+  Hopper's fp8 tensor cores align the products of one k-tile to about 13 bits, 2^-12 on random
+  data. Activations add a few 2^-22, and amplify an accumulator's error by less than 4 where silu
+  bends. 2^-11 covers all of it.
+* e4m3 outputs (fp8_block128, mxfp8): an element errs by at most 2^-4, uniformly, so the mean
+  square error is at most 2^-6 / 12 of the square: 2^-3 / sqrt(12) = 0.036 for long rows. Short
+  rows spread around it: with the heavy tails of a gated product (kurtosis about 16) one standard
+  deviation is 1.8 / sqrt(width), and the worst of 10^5 rows lies 4.4 of them out: a factor 1 + 8 /
+  sqrt(width), never beyond 2^-4.
+* The layer's reference does not round its intermediate, so that error comes on top; errors of
+  independent elements keep their relative size through a random matrix. Rows that meet in the
+  combine may cancel: under a factor 2 for random rows.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ _GEMM = 2.0**-11
 
 
 def tolerance(problem: Problem, unit: Unit) -> float:
-    """Return the largest row error that rounding explains (derivation: this module's docstring)."""
+    """Return the largest row error that rounding explains (derived in the module's docstring)."""
     stored = _BF16
     if problem.activations.name != "bf16":
         spread = 1 + 8 / math.sqrt(problem.local_intermediate)
@@ -57,9 +60,7 @@ def tolerance(problem: Problem, unit: Unit) -> float:
     return 2 * math.hypot(stored, _BF16) + _BF16 + _GEMM
 
 
-def verify(
-    problem: Problem, unit: Unit, config: LaunchConfig, *, device: str, seed: int
-) -> float:
+def verify(problem: Problem, unit: Unit, config: LaunchConfig, *, device: str, seed: int) -> float:
     """Run one unit, or the layer, on every case; return the largest row error."""
     small = _affordable(problem)
     group = act_group(small, config)
@@ -77,7 +78,7 @@ def verify(
 
 
 def _affordable(problem: Problem) -> Problem:
-    """Return the problem with room for dead tokens, and with no more experts than memory has room for."""
+    """Return the problem with some dead tokens and no more experts than _MATRIX_BYTES hold."""
     shape = problem.shape
     one = max(problem.weights.bytes_of(*problem.gemm(unit)) for unit in GEMMS)
     ranks = problem.layout.expert_ranks

@@ -1,12 +1,12 @@
 """Our own MoE layer: two grouped GEMMs in Triton with their glue, one source for sm_90 to sm_107.
 
-route -> quantise_rows -> gate_up GEMM (bias, activation and requantisation fused) -> down GEMM -> combine.
-Rows are sorted by expert on the GPU; nothing is read back. Shared experts are not part of the layer yet: they
-see every token, so they are a dense MLP beside it, which the engine runs.
+route -> quantise_rows -> gate_up GEMM (bias, activation and requantisation fused) -> down GEMM ->
+combine. Rows are sorted by expert on the GPU; nothing is read back. Shared experts are not part of
+the layer yet: they see every token, so they are a dense MLP beside it, which the engine runs.
 
-Numerics: float32 accumulators; fp8_block128 multiplies each k-tile by its scales in float32; MX formats scale
-inside the dot; routed weights multiply in float32 at the combine (or the accumulator, where the model puts
-them on the input).
+Numerics: float32 accumulators; fp8_block128 multiplies each k-tile by its scales in float32; MX
+formats scale inside the dot; routed weights multiply in float32 at the combine (or the
+accumulator, where the model puts them on the input).
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ def _glue_work(problem: Problem) -> Work:
 def _nvlink_bytes(problem: Problem) -> float:
     """Return what one rank must send: its tokens once to each rank that has an expert of theirs.
 
-    Uniform routing; what comes back is as many bf16 rows. Source: facts, moe-kernels 5 (dispatch, combine).
+    Uniform routing; what comes back is as many bf16 rows. Source: facts, moe-kernels 5 (dispatch,
+    combine).
     """
     ranks = problem.layout.expert_ranks
     if ranks == 1:

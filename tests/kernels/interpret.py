@@ -1,7 +1,7 @@
-"""Runs megamoe in Triton's interpreter: one JSON case a line on stdin, one JSON answer a line on stdout.
+"""Runs megamoe in Triton's interpreter: a JSON case a line in, a JSON answer a line out.
 
-A process of its own, because TRITON_INTERPRET must be set before triton is imported and changes every kernel of
-the process. Started by conftest.py.
+A process of its own, because TRITON_INTERPRET must be set before triton is imported and changes
+every kernel of the process. Started by conftest.py.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def far(case: dict[str, Any]) -> dict[str, Any]:
 
 
 def rounding(case: dict[str, Any]) -> dict[str, Any]:
-    """Round float32 through the quantise kernel; return how many stored bytes differ from torch's."""
+    """Quantise x with the kernel; return the share of bytes that differ from torch's."""
     problem = problem_of(case)
     inputs = PROVIDES.make_inputs(problem, device="cpu", seed=3)
     config = LaunchConfig.of(case["config"])

@@ -45,9 +45,7 @@ def test_rows_are_sorted_and_quantised(
     ids=["one token", "no local route", "all on one expert", "foreign experts"],
 )
 @pytest.mark.parametrize("block_m", [16, 128])
-def test_special_routings_are_sorted(
-    interpreter: Any, ids: list[list[int]], block_m: int
-) -> None:
+def test_special_routings_are_sorted(interpreter: Any, ids: list[list[int]], block_m: int) -> None:
     answer = run(interpreter, ids=ids, tokens=len(ids), capacity=44, block_m=block_m)
     assert answer["differences"] == []
 

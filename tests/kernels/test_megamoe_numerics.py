@@ -1,4 +1,4 @@
-"""megamoe against float64 in Triton's interpreter: every axis value, every format, ragged shapes."""
+"""megamoe against float64 in Triton's interpreter: every axis, every format, ragged shapes."""
 
 from __future__ import annotations
 
@@ -183,9 +183,7 @@ def test_routed_weights_on_the_input_are_applied_once(
 
 @pytest.mark.parametrize("load", ["pointers", "tma"])
 @pytest.mark.parametrize("pair", PAIRS, ids=NAMES)
-def test_the_whole_layer_is_right(
-    interpreter: Any, pair: tuple[str, str, int], load: str
-) -> None:
+def test_the_whole_layer_is_right(interpreter: Any, pair: tuple[str, str, int], load: str) -> None:
     check(interpreter, pair, "layer", {"load": load}, routed_scaling_factor=2.5)
 
 
