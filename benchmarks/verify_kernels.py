@@ -90,7 +90,11 @@ def main() -> None:
     wrong = [r for r in rows if r["error"] is None or r["error"] > r["allowed"]]
     for case in CASES:
         for unit in GEMMS:
-            own = [r for r in rows if (r["model"], r["dtype"], r["unit"]) == (case[0], case[1], unit.value)]
+            own = [
+                r
+                for r in rows
+                if (r["model"], r["dtype"], r["unit"]) == (case[0], case[1], unit.value)
+            ]
             errors = [r["error"] for r in own if r["error"] is not None]
             print(
                 f"{case[0]:24} {case[1] or '':5} {unit.value:8} {len(own):3} configs, "

@@ -12,17 +12,19 @@ from ._output import print_json, print_table
 
 @click.command()
 @click.argument("kernel", default="megamoe")
-@click.option("--unit", type=click.Choice(["gate_up", "down"]), default="gate_up", show_default=True)
+@click.option(
+    "--unit", type=click.Choice(["gate_up", "down"]), default="gate_up", show_default=True
+)
 @problem_options
 @click.option("--tokens", type=int, default=128, show_default=True, help="For the prediction.")
-@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change the default config.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="Change the default config."
+)
 @click.option(
     "--against", multiple=True, metavar="NAME=VALUE", help="A second config beside the first."
 )
 @click.option("--against-target", metavar="NAME", help="The second column's target.")
-@click.option(
-    "--compile-python", metavar="PATH", help="Compile with another Python's triton."
-)
+@click.option("--compile-python", metavar="PATH", help="Compile with another Python's triton.")
 @json_option
 def inspect(
     kernel: str,

@@ -12,7 +12,9 @@ from ._output import print_json
 @click.argument("kernel", default="megamoe")
 @problem_options
 @click.option("--tokens", type=int, required=True, help="Tokens over all ranks.")
-@click.option("--unit", type=click.Choice(["gate_up", "down", "layer"]), default="layer", show_default=True)
+@click.option(
+    "--unit", type=click.Choice(["gate_up", "down", "layer"]), default="layer", show_default=True
+)
 @database_option
 @json_option
 def lookup(

@@ -62,4 +62,6 @@ def database_option(command: F) -> F:
 
 def json_option(command: F) -> F:
     """Add --json."""
-    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(command)
+    return click.option("--json", "as_json", is_flag=True, help="Machine-readable output.")(
+        command
+    )

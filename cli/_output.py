@@ -9,6 +9,7 @@ from types import TracebackType
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
@@ -21,11 +22,11 @@ def print_json(value: object) -> None:
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """Write a table to stdout, as wide as it needs when stdout is no terminal."""
-    table = Table(title=title, title_justify="left", header_style="bold")
+    table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(escape(str(cell)) for cell in row))
     width = None if sys.stdout.isatty() else 200
     Console(width=width, soft_wrap=False).print(table)
 

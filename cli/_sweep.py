@@ -30,6 +30,7 @@ from ._output import TerminalProgress, print_json, print_table
 @click.pass_context
 def sweep(
     context: click.Context,
+    /,
     kernel: str,
     budget: str | None,
     db: str | None,
@@ -58,7 +59,16 @@ def sweep(
     print_table(
         f"{setting.kernel.name} for {shape.model} on {where}, {setting.problems[0].layout.name}: "
         f"times are {result.evidence.word}",
-        ["tokens", "unit", "time us", "interval us", "default us", "speed-up", "evidence", "config"],
+        [
+            "tokens",
+            "unit",
+            "time us",
+            "interval us",
+            "default us",
+            "speed-up",
+            "evidence",
+            "config",
+        ],
         [
             (
                 w.problem.tokens,

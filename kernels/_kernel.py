@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..topology import Gpu
 from ..search_spaces import LaunchConfig, Problem, Space, Unit
+from ..topology import Gpu
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,10 @@ class Kernel(Protocol):
 
     def coupling(self, config: LaunchConfig) -> str:
         """Units of one layer may be combined only if their configs' couplings are equal."""
+        ...
+
+    def glue(self, unit: Unit, config: LaunchConfig) -> str:
+        """Name the glue that a unit's config needs; configs of one name need the same."""
         ...
 
     def work(self, problem: Problem, unit: Unit) -> Work:

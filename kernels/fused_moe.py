@@ -70,6 +70,10 @@ class FusedMoe:
         """One config for both GEMMs."""
         return config.key
 
+    def glue(self, unit: Unit, config: LaunchConfig) -> str:
+        """The engine's glue is the same for all."""
+        return ""
+
     def work(self, problem: Problem, unit: Unit) -> Work:
         """Floors of the layer, whatever kernel runs it."""
         return glue_work(problem) if unit is Unit.GLUE else gemm_work(problem, unit)
@@ -93,11 +97,9 @@ class FusedMoe:
         """Return the launch that the engine makes for one GEMM."""
         import torch
 
-        weight, scale = inputs.weights[unit]
+        weight, _ = inputs.weights[unit]
         routes = problem.tokens * problem.shape.top_k
-        out = torch.empty(
-            routes, 1, weight.shape[1], dtype=torch.bfloat16, device=weight.device
-        )
+        out = torch.empty(routes, 1, weight.shape[1], dtype=torch.bfloat16, device=weight.device)
         return (self._launch(problem, unit, config, inputs, out),)
 
     def layer(
@@ -121,9 +123,7 @@ class FusedMoe:
         inputs = make(problem, device=device, seed=seed)
         expected = reference(problem, unit, inputs)
         routes, columns = expected.shape
-        out = torch.full(
-            (routes, 1, columns), float("nan"), dtype=torch.bfloat16, device=device
-        )
+        out = torch.full((routes, 1, columns), float("nan"), dtype=torch.bfloat16, device=device)
         self._launch(problem, unit, config, inputs, out).run()
         ours = out[:, 0].double()
         local = inputs.topk_ids.reshape(-1) >= 0

@@ -70,6 +70,10 @@ class MegaMoE:
         """Both GEMMs must agree on the scale groups of the rows between them."""
         return str(config.get("act_group", 0))
 
+    def glue(self, unit: Unit, config: LaunchConfig) -> str:
+        """TMA loads of gate_up want its rows permuted before; pointers gather them in token order."""
+        return str(config["load"]) if unit is Unit.GATE_UP else ""
+
     def work(self, problem: Problem, unit: Unit) -> Work:
         """Return the expected work; shared experts are left out, as in the layer."""
         if unit is Unit.GLUE:

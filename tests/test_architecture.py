@@ -30,7 +30,11 @@ def imported_rooms(path: Path, root: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             base = package[: len(package) - node.level + 1] if node.level else []
             full = [*base, *(node.module or "").split(".")] if node.module else base
-            names = [full, *([*full, a.name] for a in node.names)] if full == ["rubin_tune"] else [full]
+            names = (
+                [full, *([*full, a.name] for a in node.names)]
+                if full == ["rubin_tune"]
+                else [full]
+            )
             rooms |= {n[1] for n in names if len(n) > 1 and n[0] == "rubin_tune"}
         elif isinstance(node, ast.Import):
             dotted = (alias.name.split(".") for alias in node.names)

@@ -51,7 +51,17 @@ def test_kernels_has_no_init_so_that_an_installed_kernels_package_wins() -> None
 
 @pytest.mark.end_to_end
 def test_wheel_holds_rubin_tune_alone(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "-w", str(tmp_path), "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--no-deps",
+        "--quiet",
+        "-w",
+        str(tmp_path),
+        ".",
+    ]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 
 from ..search_spaces import LaunchConfig, Unit
 from .evaluation import Outcome
@@ -41,51 +42,59 @@ def best_of(outcomes: Sequence[Outcome], default: LaunchConfig) -> Outcome | Non
 Table = Mapping[Unit, Sequence[Outcome]]
 
 
+Option = Mapping[Unit, Outcome]
+
+
 def couple(
     tables: Table,
     defaults: Mapping[Unit, LaunchConfig],
     coupling: Callable[[LaunchConfig], str],
-) -> dict[Unit, Outcome]:
-    """Return one winner a unit, all of one coupling, with the smallest summed time.
+    glue: Callable[[Unit, LaunchConfig], str] = lambda unit, config: "",
+) -> list[Option]:
+    """Return ways to fit winners of the units together, the smallest summed time first.
 
-    Couplings under which no unit is slower than its default go before the rest, so that no row of the
-    result is a loss; where there is none (an engine that takes one config for all units), the sum decides.
+    Units of one way share a coupling; there is one way for each coupling and each kind of glue that its
+    configs need, because what a GEMM gains its glue may lose: whole layers decide between them.
+    Ways in which no unit is slower than its default go before the rest, so that no row of the result is a
+    loss; where all are (an engine that takes one config for all units), the sum decides.
     """
-    options = _options(tables, defaults, coupling)
-    if not options:
-        return {}
     held = {
         unit: next((o.time_us for o in tables[unit] if o.config == defaults[unit]), None)
         for unit in tables
     }
 
-    def cost(option: dict[Unit, Outcome]) -> tuple[bool, float, str]:
-        losing = any(
-            (own := option[unit].time_us) is not None and (base := held[unit]) is not None
-            and own > base
-            for unit in option
-        )  # fmt: skip
+    def cost(option: Option) -> tuple[float, str]:
         total = sum(o.time_us or 0.0 for o in option.values())
-        return losing, total, "".join(o.config.key for o in option.values())
+        return total, "".join(o.config.key for o in option.values())
 
-    return min(options, key=cost)
+    options = sorted(_options(tables, defaults, coupling, glue), key=cost)
+    kept = [option for option in options if not _loses(option, held)]
+    return kept or options
+
+
+def _loses(option: Option, held: Mapping[Unit, float | None]) -> bool:
+    pairs = ((o.time_us, held[unit]) for unit, o in option.items())
+    return any(own is not None and base is not None and own > base for own, base in pairs)
 
 
 def _options(
     tables: Table,
     defaults: Mapping[Unit, LaunchConfig],
     coupling: Callable[[LaunchConfig], str],
-) -> list[dict[Unit, Outcome]]:
+    glue: Callable[[Unit, LaunchConfig], str],
+) -> list[Option]:
     shared = set.intersection(*({coupling(o.config) for o in timed(t)} for t in tables.values()))
-    options = []
+    options: list[Option] = []
     for name in sorted(shared):
-        option = {}
+        choices = []
         for unit, outcomes in tables.items():
-            best = best_of([o for o in outcomes if coupling(o.config) == name], defaults[unit])
-            if best is not None:
-                option[unit] = best
-        if len(option) == len(tables):
-            options.append(option)
+            kinds: dict[str, list[Outcome]] = {}
+            for outcome in timed(outcomes):
+                if coupling(outcome.config) == name:
+                    kinds.setdefault(glue(unit, outcome.config), []).append(outcome)
+            best = (best_of(group, defaults[unit]) for group in kinds.values())
+            choices.append([(unit, o) for o in best if o is not None])
+        options += [dict(parts) for parts in product(*choices)]
     return options
 
 

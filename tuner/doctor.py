@@ -37,7 +37,9 @@ def findings() -> list[Finding]:
     """Look at packages, assemblers, targets, the GPU and the folders."""
     return [
         Finding(what="python", ok=True, detail=platform.python_version()),
-        _package("torch", "pip install 'torch==2.13.0' (a CPU build) or the GPU build you serve with"),
+        _package(
+            "torch", "pip install 'torch==2.13.0' (a CPU build) or the GPU build you serve with"
+        ),
         _package("triton", "pip install 'triton==3.9.0'"),
         *_assemblers(),
         *_targets(),

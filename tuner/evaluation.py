@@ -59,12 +59,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerOutcome:
-    """Times of what surrounds the GEMMs and of everything, for winners and for defaults."""
+    """Times of the glue that some configs need (None: not known) and of everything."""
 
     glue: Outcome | None
-    default_glue: Outcome | None
     layer: Outcome
-    default_layer: Outcome
 
 
 Pair = Mapping[Unit, LaunchConfig]
@@ -112,8 +110,8 @@ class Evaluator(Protocol):
         """Re-measure configs in one batch, interleaved, so that their times may be compared."""
         ...
 
-    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
-        """Return the whole layer's time with the winners and with the defaults."""
+    def layers(self, tokens: int, pairs: Sequence[Pair]) -> list[LayerOutcome]:
+        """Return the whole layer's time with each choice of configs, measured together."""
         ...
 
     def close(self) -> None:

@@ -16,7 +16,9 @@ def floor_us(setting: Setting, unit: Unit, tokens: int) -> float:
     """
     work = setting.kernel.work(setting.problem(tokens), unit)
     bandwidth = setting.gpu.fact("memory_peak_bandwidth").number
-    return max(work.min_bytes / bandwidth, work.flops / setting.gpu.peak_flops(_rate(setting))) * 1e6
+    return (
+        max(work.min_bytes / bandwidth, work.flops / setting.gpu.peak_flops(_rate(setting))) * 1e6
+    )
 
 
 def beats_physics(setting: Setting, unit: Unit, tokens: int, time_us: float | None) -> str | None:

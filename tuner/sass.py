@@ -111,9 +111,7 @@ def _sections(cubin: bytes) -> dict[str, bytes]:
     try:
         (start,) = struct.unpack_from("<Q", cubin, 0x28)
         size, count, names = struct.unpack_from("<HHH", cubin, 0x3A)
-        headers = [
-            struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)
-        ]
+        headers = [struct.unpack_from("<IIQQQQ", cubin, start + i * size) for i in range(count)]
         base = headers[names][4]
         found = {}
         for name, kind, _, _, offset, length in headers:
@@ -180,8 +178,7 @@ def _loop_bodies(words: Sequence[int], highs: Sequence[int]) -> list[list[int]]:
     chosen = inner or list(members.values())
     multiplying = [m for m in members.values() if _multiplies(words, blocks, m)]
     return [
-        [i for block in sorted(body) for i in blocks[block]]
-        for body in (multiplying or chosen)
+        [i for block in sorted(body) for i in blocks[block]] for body in (multiplying or chosen)
     ]
 
 
@@ -263,9 +260,7 @@ def _depth_first(successors: Mapping[int, set[int]]) -> list[int]:
     return order[::-1]
 
 
-def _reaching(
-    block: int, header: int, predecessors: Mapping[int, set[int]]
-) -> set[int]:
+def _reaching(block: int, header: int, predecessors: Mapping[int, set[int]]) -> set[int]:
     """Return the blocks from which `block` is reached without passing `header`."""
     found = {block}
     stack = [block] if block != header else []

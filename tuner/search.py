@@ -111,5 +111,3 @@ class UnitSearch:
                 return config
         unseen = (c for c in self.ranking[tokens] if c not in self.seen)
         return next(unseen, None)
-
-

@@ -8,14 +8,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from ..db import CompileReport, Rejected, Store, Trial, Winner, open_store
 from ..search_spaces import LaunchConfig, Unit
 from . import cost_model
 from .choose import couple, timed
-from .evaluation import Evaluator, LayerOutcome, Outcome
 from .compile import over_limits
+from .evaluation import Evaluator, LayerOutcome, Outcome
 from .farm import CompileFarm, CompileJob
 from .layer import layer_config
 from .make import make_evaluator
@@ -29,6 +30,8 @@ PRIOR_SHARE = 0.5
 # Couplings, and configs of each coupling, that are measured again together.
 FINAL_COUPLINGS = 4
 FINAL_CONFIGS = 2
+# Ways to fit units together whose whole layers are compared.
+FINAL_LAYERS = 3
 
 Variant = tuple[Unit, LaunchConfig]
 
@@ -174,9 +177,7 @@ class _Run:
     def _open(self, unit: Unit) -> UnitSearch:
         setting = self.resolved.setting
         problem = setting.problems[-1]
-        space = self.evaluator.restrict(
-            setting.kernel.space(problem, unit, setting.gpu), unit
-        )
+        space = self.evaluator.restrict(setting.kernel.space(problem, unit, setting.gpu), unit)
         legal = space.legal()
         self.counts = replace(
             self.counts,
@@ -314,7 +315,9 @@ class _Run:
 
     def _times(self, unit: Unit, config: LaunchConfig) -> dict[int, float | None]:
         tables = self.outcomes[unit]
-        return {tokens: table[config].time_us for tokens, table in tables.items() if config in table}
+        return {
+            tokens: table[config].time_us for tokens, table in tables.items() if config in table
+        }
 
     def _note(self, unit: Unit) -> str:
         best = self._best(unit)
@@ -365,23 +368,28 @@ class _Run:
                 finals[unit] = list(self.evaluator.together(unit, tokens, configs).values())
         if any(not timed(finals.get(unit, [])) for unit in units):
             return []
-        chosen = couple(finals, defaults, kernel.coupling)
-        if not chosen:
+        options = couple(finals, defaults, kernel.coupling, kernel.glue)[:FINAL_LAYERS]
+        if not options:
             return []
-        layer = self.evaluator.layer(tokens, _configs(chosen), defaults)
-        if _loses(layer):
-            chosen = self._fall_back(finals, defaults, chosen)
-            layer = self.evaluator.layer(tokens, _configs(chosen), defaults)
-        rows = []
-        for unit, outcome in chosen.items():
-            base = next((o for o in finals[unit] if o.config == defaults[unit]), outcome)
-            rows.append(self._winner(unit, tokens, outcome, base))
-        return [*rows, *self._surroundings(tokens, layer, chosen, defaults)]
+        *layers, base = self.evaluator.layers(tokens, [*map(_configs, options), defaults])
+        times = [o.layer.time_us if o.layer.time_us is not None else inf for o in layers]
+        best = times.index(min(times))
+        chosen, layer = options[best], layers[best]
+        held = _defaults(finals, defaults)
+        if held and base.layer.time_us is not None and times[best] > base.layer.time_us:
+            # What the GEMMs gain, the rest of the layer loses.
+            chosen, layer = held, base
+        rows = [
+            self._winner(unit, tokens, outcome, held.get(unit, outcome))
+            for unit, outcome in chosen.items()
+        ]
+        return [*rows, *self._surroundings(tokens, layer, base, chosen, defaults)]
 
-    def _finalists(
-        self, unit: Unit, tokens: int, default: LaunchConfig
-    ) -> list[LaunchConfig]:
-        """Return the default and the best configs of the best couplings (by time summed over units)."""
+    def _finalists(self, unit: Unit, tokens: int, default: LaunchConfig) -> list[LaunchConfig]:
+        """Return the default and the best configs of the best couplings (by time summed over units).
+
+        Of each coupling the best for every kind of glue are kept: whole layers decide between them.
+        """
         kernel = self.resolved.setting.kernel
         sums: dict[str, float] = defaultdict(float)
         seen: dict[str, int] = defaultdict(int)
@@ -395,58 +403,36 @@ class _Run:
         whole = [name for name in sums if seen[name] == len(self.outcomes)]
         kept = sorted(whole, key=lambda name: (sums[name], name))[:FINAL_COUPLINGS]
         ranked = timed(list(self.outcomes[unit][tokens].values()))
-        configs = [
-            o.config
-            for name in kept
-            for o in [r for r in ranked if kernel.coupling(r.config) == name][:FINAL_CONFIGS]
-        ]
+        taken: dict[tuple[str, str], int] = defaultdict(int)
+        configs = []
+        for outcome in ranked:
+            kind = kernel.coupling(outcome.config), kernel.glue(unit, outcome.config)
+            if kind[0] in kept and taken[kind] < FINAL_CONFIGS:
+                taken[kind] += 1
+                configs.append(outcome.config)
         if any(o.config == default for o in ranked):
             configs.append(default)
         return list(dict.fromkeys(configs))
-
-    def _fall_back(
-        self,
-        finals: Mapping[Unit, Sequence[Outcome]],
-        defaults: Mapping[Unit, LaunchConfig],
-        chosen: dict[Unit, Outcome],
-    ) -> dict[Unit, Outcome]:
-        held = {
-            unit: next((o for o in outcomes if o.config == defaults[unit]), None)
-            for unit, outcomes in finals.items()
-        }
-        whole = {unit: o for unit, o in held.items() if o is not None and o.time_us is not None}
-        return whole if len(whole) == len(finals) else chosen
 
     def _surroundings(
         self,
         tokens: int,
         layer: LayerOutcome,
+        base: LayerOutcome,
         chosen: Mapping[Unit, Outcome],
         defaults: Mapping[Unit, LaunchConfig],
     ) -> list[Winner]:
+        kernel = self.resolved.setting.kernel
         rows = []
-        if layer.glue is not None and layer.default_glue is not None:
-            nothing = LaunchConfig(())
-            rows.append(
-                self._winner(
-                    Unit.GLUE,
-                    tokens,
-                    replace(layer.glue, config=nothing),
-                    replace(layer.default_glue, config=nothing),
-                )
-            )
-        if layer.layer.time_us is not None and layer.default_layer.time_us is not None:
-            kernel = self.resolved.setting.kernel
-            own = layer_config(kernel, _configs(chosen))
-            base = layer_config(kernel, defaults)
-            row = self._winner(
-                Unit.LAYER,
-                tokens,
-                replace(layer.layer, config=own),
-                replace(layer.default_layer, config=base),
-            )
+        if layer.glue is not None:
+            # Glue has nothing to tune: its row says what these GEMMs' glue takes; layers are compared.
+            glue = replace(layer.glue, config=LaunchConfig(()))
+            rows.append(self._winner(Unit.GLUE, tokens, glue, glue))
+        if layer.layer.time_us is not None and base.layer.time_us is not None:
+            own = replace(layer.layer, config=layer_config(kernel, _configs(chosen)))
+            other = replace(base.layer, config=layer_config(kernel, defaults))
             parts = tuple((unit.value, o.config) for unit, o in chosen.items())
-            rows.append(replace(row, parts=parts))
+            rows.append(replace(self._winner(Unit.LAYER, tokens, own, other), parts=parts))
         return rows
 
     def _winner(self, unit: Unit, tokens: int, outcome: Outcome, default: Outcome) -> Winner:
@@ -479,9 +465,16 @@ def _configs(chosen: Mapping[Unit, Outcome]) -> dict[Unit, LaunchConfig]:
     return {unit: outcome.config for unit, outcome in chosen.items()}
 
 
-def _loses(layer: LayerOutcome) -> bool:
-    own, base = layer.layer.time_us, layer.default_layer.time_us
-    return own is not None and base is not None and own > base
+def _defaults(
+    finals: Mapping[Unit, Sequence[Outcome]], defaults: Mapping[Unit, LaunchConfig]
+) -> dict[Unit, Outcome]:
+    """Return the defaults' outcomes, or nothing where one of them has no time."""
+    held = {
+        unit: next((o for o in outcomes if o.config == defaults[unit]), None)
+        for unit, outcomes in finals.items()
+    }
+    found = {unit: o for unit, o in held.items() if o is not None and o.time_us is not None}
+    return found if len(found) == len(finals) else {}
 
 
 def _outcome_of(trial: Trial) -> Outcome:

@@ -90,9 +90,7 @@ def inspect_config(
     broken = space.why_not(config)
     if broken is not None:
         raise InvalidConfig(f"config {config} breaks {broken.name!r}: {broken.reason}")
-    job = CompileJob(
-        kernel=kernel.name, problem=problem, unit=which, config=config, arch=gpu.arch
-    )
+    job = CompileJob(kernel=kernel.name, problem=problem, unit=which, config=config, arch=gpu.arch)
     outcome = compile_one(job, cache_dir=cache_dir, python=python)
     if isinstance(outcome, Rejected):
         raise InvalidConfig(f"config {config} did not compile ({outcome.why}): {outcome.detail}")
@@ -221,4 +219,3 @@ def export_winners(
         winners, out, device_name=device_name, allow_predicted=allow_predicted
     )
     return paths
-

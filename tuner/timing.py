@@ -186,9 +186,7 @@ def _verified(kernel: Kernel, task: TimingTask) -> float | Outcome:
     return Outcome.refused(rejected, error)
 
 
-def _guarded(
-    task: TimingTask, run: Callable[[_Bench], dict[int, Outcome]]
-) -> TimingResult:
+def _guarded(task: TimingTask, run: Callable[[_Bench], dict[int, Outcome]]) -> TimingResult:
     import torch
 
     try:
@@ -212,9 +210,7 @@ def _failed(task: TimingTask, words: str, *, poisoned: bool) -> TimingResult:
 
 def _screen(bench: _Bench, task: TimingTask, problem: Problem, best: float | None) -> Outcome:
     inputs = bench.inputs(problem)
-    graph = _graph(
-        [bench.kernel.launches(problem, task.unit, task.config, one) for one in inputs]
-    )
+    graph = _graph([bench.kernel.launches(problem, task.unit, task.config, one) for one in inputs])
     for _ in range(WARM_UPS):
         graph()
     samples = [_sample(graph) for _ in range(FIRST_SAMPLES)]
@@ -248,8 +244,8 @@ def _sample(replay: Callable[[], None]) -> float:
     """Return the mean time of one launch in the graph, in microseconds."""
     import torch
 
-    begin = torch.cuda.Event(enable_timing=True)
-    end = torch.cuda.Event(enable_timing=True)
+    events: Any = torch.cuda.Event
+    begin, end = events(enable_timing=True), events(enable_timing=True)
     begin.record()
     replay()
     end.record()

@@ -119,5 +119,9 @@ def _driver() -> str:
     if not is_present():
         return ""
     path = Path("/proc/driver/nvidia/version")
-    found = re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", path.read_text()) if path.exists() else None
+    found = (
+        re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", path.read_text())
+        if path.exists()
+        else None
+    )
     return found[1] if found else "unknown"

@@ -54,7 +54,9 @@ def test_bad_input_is_refused_in_one_sentence(
     assert result.exit_code == 2, result.output
     assert said in result.stderr
     assert "Traceback" not in result.stderr
-    assert len([line for line in result.stderr.splitlines() if line.startswith("rubin-tune:")]) == 1
+    assert (
+        len([line for line in result.stderr.splitlines() if line.startswith("rubin-tune:")]) == 1
+    )
     assert result.stdout == ""
     assert set(tmp_path.rglob("*")) - before <= {tmp_path / "cache"}
 
@@ -81,7 +83,9 @@ def test_a_corrupt_counts_file_is_refused(run: Run, tmp_path: Path, content: str
     assert result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", b"\x1f\x8b\x08broken", b'{"kind": "header"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"not gzip", b"\x1f\x8b\x08broken", b'{"kind": "header"}']
+)
 def test_a_corrupt_landscape_is_refused(run: Run, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "broken.jsonl.gz"
     path.write_bytes(content)

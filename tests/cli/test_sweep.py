@@ -105,7 +105,9 @@ def test_a_budget_stops_early_and_the_next_run_goes_on(run: Run, landscape: Path
     assert second["counts"]["reused"] > 0
 
 
-def test_exported_table_is_the_one_that_vllm_names(run: Run, landscape: Path, tmp_path: Path) -> None:
+def test_exported_table_is_the_one_that_vllm_names(
+    run: Run, landscape: Path, tmp_path: Path
+) -> None:
     answer(run(*recorded(landscape, "--json")))
     result = run(
         "export", "fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200",
@@ -162,7 +164,9 @@ def test_kill_9_loses_no_committed_trial_and_doubles_none(
 
 def _keys(database: Path) -> list[tuple[Any, ...]]:
     with sqlite3.connect(database) as connection:
-        tables = connection.execute("select name from sqlite_master where name = 'trials'").fetchall()
+        tables = connection.execute(
+            "select name from sqlite_master where name = 'trials'"
+        ).fetchall()
         if not tables:
             return []
         columns = "unit, config, problem_id, policy, silicon_id, toolchain_id, source_hash"

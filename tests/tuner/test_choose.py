@@ -53,7 +53,7 @@ def test_units_take_configs_of_one_coupling_with_the_smallest_sum() -> None:
         Unit.DOWN: [outcome(0, 100.0), outcome(1, 90.0, group=1)],
     }
     defaults = dict.fromkeys(tables, LaunchConfig.of(n=0, group=0))
-    chosen = couple(tables, defaults, group_of)
+    chosen = couple(tables, defaults, group_of)[0]
     assert {u: o.config["group"] for u, o in chosen.items()} == {Unit.GATE_UP: 1, Unit.DOWN: 1}
 
 
@@ -63,20 +63,28 @@ def test_a_coupling_that_makes_one_unit_slower_than_its_default_is_passed_over()
         Unit.DOWN: [outcome(0, 100.0), outcome(1, 120.0, group=1)],
     }
     defaults = dict.fromkeys(tables, LaunchConfig.of(n=0, group=0))
-    chosen = couple(tables, defaults, group_of)
+    chosen = couple(tables, defaults, group_of)[0]
     assert {o.time_us for o in chosen.values()} == {100.0}
 
 
 def test_no_common_coupling_means_no_winner() -> None:
     tables = {Unit.GATE_UP: [outcome(0, 1.0)], Unit.DOWN: [outcome(0, 1.0, group=1)]}
-    assert couple(tables, dict.fromkeys(tables, LaunchConfig.of(n=5, group=0)), group_of) == {}
+    assert couple(tables, dict.fromkeys(tables, LaunchConfig.of(n=5, group=0)), group_of) == []
+
+
+def test_each_kind_of_glue_is_offered_for_the_layer_to_decide() -> None:
+    tables = {Unit.GATE_UP: [outcome(1, 50.0), outcome(2, 60.0)], Unit.DOWN: [outcome(3, 10.0)]}
+    defaults = dict.fromkeys(tables, LaunchConfig.of(n=9, group=0))
+    ways = couple(tables, defaults, group_of, lambda unit, config: str(config["n"]))
+    assert [w[Unit.GATE_UP].time_us for w in ways] == [50.0, 60.0]
 
 
 @given(st.lists(st.floats(1.0, 1e4), min_size=1, max_size=60))
 def test_interval_lies_inside_the_samples_and_holds_their_median(samples: list[float]) -> None:
     low, high = median_interval(samples)
     ordered = sorted(samples)
-    assert ordered[0] <= low <= ordered[len(samples) // 2] and high <= ordered[-1]
+    assert ordered[0] <= low <= ordered[len(samples) // 2]
+    assert high <= ordered[-1]
     assert low <= high
 
 

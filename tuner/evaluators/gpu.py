@@ -84,20 +84,16 @@ class GpuEvaluator:
             return {}
         return {o.config: self._judged(unit, tokens, o) for o in result}
 
-    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
-        """Time glue and layer with both choices in alternating rounds."""
-        label = winners[Unit.GATE_UP]
-        base = defaults[Unit.GATE_UP]
-        task = self._task(Unit.LAYER, label, {}, tokens)
-        pairs = ((dict(winners), label), (dict(defaults), base))
-        result = self._call(timing.compare_layers, task, pairs)
+    def layers(self, tokens: int, pairs: Sequence[Pair]) -> list[LayerOutcome]:
+        """Time glue and layer with every choice in alternating rounds."""
+        labels = [pair[Unit.GATE_UP] for pair in pairs]
+        task = self._task(Unit.LAYER, labels[0], {}, tokens)
+        choices = tuple((dict(pair), label) for pair, label in zip(pairs, labels, strict=True))
+        result = self._call(timing.compare_layers, task, choices)
         if isinstance(result, Rejected):
             lost = Outcome.refused(result)
-            return LayerOutcome(glue=None, default_glue=None, layer=lost, default_layer=lost)
-        (glue, layer), (base_glue, base_layer) = result
-        return LayerOutcome(
-            glue=glue, default_glue=base_glue, layer=layer, default_layer=base_layer
-        )
+            return [LayerOutcome(glue=None, layer=lost) for _ in pairs]
+        return [LayerOutcome(glue=glue, layer=layer) for glue, layer in result]
 
     def close(self) -> None:
         """Stop the timing process; the next call starts a new one."""

@@ -60,25 +60,23 @@ class ModelEvaluator:
         """Predict again: predictions have no noise to remove."""
         return {config: self._predict(unit, tokens, config) for config in configs}
 
-    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
+    def layers(self, tokens: int, pairs: Sequence[Pair]) -> list[LayerOutcome]:
         """Add the predicted GEMMs and glue."""
         problem = self.setting.problem(tokens)
         kernel, gpu = self.setting.kernel, self.setting.gpu
         glue = cost_model.predict_glue(problem, kernel.work(problem, Unit.GLUE), gpu)
-        outcomes = []
-        for pair in (winners, defaults):
+        found = []
+        for pair in pairs:
             label = pair[Unit.GATE_UP]
             parts = [self._predict(unit, tokens, config) for unit, config in pair.items()]
-            total = glue.time_us + sum(o.time_us or 0.0 for o in parts)
             whole = Prediction(
-                time_us=total,
+                time_us=glue.time_us + sum(o.time_us or 0.0 for o in parts),
                 breakdown=(("glue_us", glue.time_us), *_named(pair, parts)),
                 assumptions=glue.assumptions,
                 facts=glue.facts,
             )
-            outcomes.append((_outcome(label, glue), _outcome(label, whole)))
-        (own, layer), (base, base_layer) = outcomes
-        return LayerOutcome(glue=own, default_glue=base, layer=layer, default_layer=base_layer)
+            found.append(LayerOutcome(glue=_outcome(label, glue), layer=_outcome(label, whole)))
+        return found
 
     def close(self) -> None:
         """Nothing to end."""
@@ -94,8 +92,7 @@ class ModelEvaluator:
 
 def _named(pair: Pair, parts: Sequence[Outcome]) -> list[tuple[str, float]]:
     return [
-        (f"{unit.value}_us", part.time_us or 0.0)
-        for unit, part in zip(pair, parts, strict=True)
+        (f"{unit.value}_us", part.time_us or 0.0) for unit, part in zip(pair, parts, strict=True)
     ]
 
 

@@ -13,8 +13,8 @@ from ...errors import InvalidInput
 from ...search_spaces import GEMMS, Constraint, LaunchConfig, Space, Unit
 from ...search_spaces.space import Point
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
-from ..statistics import median_interval
 from ..silicon import silicon_of
+from ..statistics import median_interval
 
 Key = tuple[Unit, int, LaunchConfig]
 
@@ -62,7 +62,11 @@ class RecordedEvaluator:
         """
         if tokens not in self._timed:
             timed = [
-                {c for (u, t, c), row in self.rows.items() if (u, t) == (unit, tokens) and row.samples_us}
+                {
+                    c
+                    for (u, t, c), row in self.rows.items()
+                    if (u, t) == (unit, tokens) and row.samples_us
+                }
                 for unit in GEMMS
             ]
             self._timed[tokens] = frozenset.intersection(*map(frozenset, timed))
@@ -95,14 +99,9 @@ class RecordedEvaluator:
         """Look up again: a recording holds one visit a config."""
         return {config: self._look_up(unit, tokens, config) for config in configs}
 
-    def layer(self, tokens: int, winners: Pair, defaults: Pair) -> LayerOutcome:
+    def layers(self, tokens: int, pairs: Sequence[Pair]) -> list[LayerOutcome]:
         """Add the two GEMMs; a recording holds no glue."""
-        return LayerOutcome(
-            glue=None,
-            default_glue=None,
-            layer=self._sum(tokens, winners),
-            default_layer=self._sum(tokens, defaults),
-        )
+        return [LayerOutcome(glue=None, layer=self._sum(tokens, pair)) for pair in pairs]
 
     def close(self) -> None:
         """Nothing to end."""
