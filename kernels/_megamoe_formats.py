@@ -56,7 +56,7 @@ def deinterleave_gate_up(w13: Tensor) -> Tensor:
 
 
 def quantise_weight(weight: Tensor, form: Format) -> Quantised:
-    """Return one expert's weight [n, k] in a format; block scales are [n/128, k/128], rounded up."""
+    """Return a weight [n, k] in a format; its block scales are [n/128, k/128], rounded up."""
     if form.name == "bf16":
         return Quantised(data=weight.to(torch.bfloat16))
     if form.name == "mxfp4":

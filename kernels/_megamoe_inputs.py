@@ -121,7 +121,7 @@ def row_capacity(problem: Problem) -> int:
 
 
 def tile_capacity(problem: Problem, block_m: int) -> int:
-    """Return how many row tiles a full step can have: a busy expert has at most one partial one."""
+    """Return how many row tiles a full step can have: a busy expert has one partial at most."""
     rows = row_capacity(problem)
     busy = min(rows, problem.local_experts)
     return busy + (rows - busy) // block_m

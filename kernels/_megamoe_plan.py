@@ -142,7 +142,6 @@ def plan_gemm(
         x = _descriptor(x, (block_m, block_k))
         w = _descriptor(w.view(-1, stored_k), (block_n, block_k * stored_k // k))
     tiles = schedule.tile_expert.shape[0] * -(-n // block_n)
-    activation = problem.shape.activation
     args = (
         x, rows.scale, w, weights.scale, weights.bias, row_weights, out.data, out.scale,
         routed.routes, routed.offsets,
@@ -151,32 +150,12 @@ def plan_gemm(
         torch.zeros(3, dtype=torch.int32, device=device) if split else None,
         n, k, split_column(n, block_n) if split else None,
     )  # fmt: skip
-    constants = {
-        "WEIGHTS": problem.weights.name,
-        "ACTIVATIONS": problem.activations.name,
-        "X_GROUP": x_group(problem) if unit is Unit.GATE_UP else group,
-        "BLOCK_M": block_m,
-        "BLOCK_N": block_n,
-        "BLOCK_K": block_k,
-        "GROUP_M": config.integer("group_m"),
-        "SWAP_AB": bool(config["swap_ab"]),
-        "TMA": tma,
-        "SPLIT": split,
-        "EVEN_K": k % block_k == 0,
-        "TOP_K": problem.shape.top_k,
-        "GATE_UP": unit is Unit.GATE_UP,
-        "KIND": activation.kind,
-        "ALPHA": float(activation.alpha),
-        "LIMIT": activation.limit,
-        "SHIFT": float(activation.up_shift),
-        "OUT_GROUP": group if unit is Unit.GATE_UP else 0,
-    }
     launch = Launch(
         fn=grouped_gemm,
         grid=(tiles,),
         args=args,
         kwargs={
-            **constants,
+            **_constants(problem, unit, config),
             "num_warps": config.integer("num_warps"),
             "num_stages": config.integer("num_stages"),
             **OPTIONS,
@@ -184,6 +163,35 @@ def plan_gemm(
         is_gemm=True,
     )
     return GemmPlan(launch=launch, out=out)
+
+
+def _constants(problem: Problem, unit: Unit, config: LaunchConfig) -> dict[str, object]:
+    """Return the constexprs of `grouped_gemm`."""
+    _, k = problem.gemm(unit)
+    group = act_group(problem, config)
+    gate_up = unit is Unit.GATE_UP
+    block_k = config.integer("block_k")
+    activation = problem.shape.activation
+    return {
+        "WEIGHTS": problem.weights.name,
+        "ACTIVATIONS": problem.activations.name,
+        "X_GROUP": x_group(problem) if gate_up else group,
+        "BLOCK_M": config.integer("block_m"),
+        "BLOCK_N": config.integer("block_n"),
+        "BLOCK_K": block_k,
+        "GROUP_M": config.integer("group_m"),
+        "SWAP_AB": bool(config["swap_ab"]),
+        "TMA": config["load"] == "tma",
+        "SPLIT": config["split"] == "domains",
+        "EVEN_K": k % block_k == 0,
+        "TOP_K": problem.shape.top_k,
+        "GATE_UP": gate_up,
+        "KIND": activation.kind,
+        "ALPHA": float(activation.alpha),
+        "LIMIT": activation.limit,
+        "SHIFT": float(activation.up_shift),
+        "OUT_GROUP": group if gate_up else 0,
+    }
 
 
 def plan_unit(problem: Problem, unit: Unit, config: LaunchConfig, inputs: Inputs) -> GemmPlan:

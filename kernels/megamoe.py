@@ -71,7 +71,7 @@ class MegaMoE:
         return str(config.get("act_group", 0))
 
     def glue(self, unit: Unit, config: LaunchConfig) -> str:
-        """TMA loads of gate_up want its rows permuted before; pointers gather them in token order."""
+        """TMA loads of gate_up want its rows permuted; pointers gather them in token order."""
         return str(config["load"]) if unit is Unit.GATE_UP else ""
 
     def work(self, problem: Problem, unit: Unit) -> Work:
