@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from ..search_spaces import (
     parse_tokens,
     with_formats,
 )
-from ..topology import Gpu, detect_gpu, is_present, resolve_target
+from ..topology import Gpu, detect_gpu, fake_domains, is_present, resolve_target
 from .evaluation import Setting
 from .toolchain import require_target
 
@@ -105,15 +106,19 @@ class Resolved:
 
 
 def resolve_gpu(target: str | None) -> tuple[Gpu, bool]:
-    """Return the GPU meant and whether it is the one in this machine."""
-    present = is_present()
-    live = detect_gpu() if present else None
+    """Return the GPU meant and whether it is the one in this machine.
+
+    A one-domain GPU is split as RUBIN_TUNE_FAKE_DOMAINS says.
+    """
+    domains = fake_domains(os.environ)
+    live = detect_gpu() if is_present() else None
     if target is None:
-        return (live, True) if live else (resolve_target(DEFAULT_TARGET), False)
+        found = live or resolve_target(DEFAULT_TARGET)
+        return found.split(domains), live is not None
     wanted = resolve_target(target)
-    if live is not None and live.arch == wanted.arch and live.sms == wanted.sms:
-        return live, True
-    return wanted, False
+    if live is not None and (live.arch, live.sms) == (wanted.arch, wanted.sms):
+        return live.split(domains), True
+    return wanted.split(domains), False
 
 
 def resolve_problem(
