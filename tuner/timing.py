@@ -153,8 +153,7 @@ def compare_layers(
     graphs = []
     for configs, _ in pairs:
         layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
-        gemms = len(bench.kernel.units())
-        graphs.append(_graph([_glue(launches, gemms) for launches in layers]))
+        graphs.append(_graph([_glue(launches) for launches in layers]))
         graphs.append(_graph(layers))
     samples = _rounds(graphs)
     labels = [label for _, label in pairs]
@@ -164,9 +163,8 @@ def compare_layers(
     ]
 
 
-def _glue(launches: Sequence[Launch], gemms: int) -> tuple[Launch, ...]:
-    heavy = sorted(launches, key=lambda launch: launch.is_gemm, reverse=True)[:gemms]
-    return tuple(launch for launch in launches if launch not in heavy)
+def _glue(launches: Sequence[Launch]) -> tuple[Launch, ...]:
+    return tuple(launch for launch in launches if not launch.is_gemm)
 
 
 def _require() -> _Bench:

@@ -148,6 +148,9 @@ class GpuEvaluator:
             return self._dead(task.config, Why.HANG, f"no answer within {TASK_LIMIT_S:.0f} s")
         except ProcessExpired as error:
             return self._dead(task.config, Why.CRASH, f"timing process ended: {error}")
+        except Exception as error:  # noqa: BLE001 - whatever broke there, its process is not trusted again
+            self.close()
+            return self._dead(task.config, Why.CRASH, f"{type(error).__name__}: {error}"[:500])
         self._deaths = 0
         return result
 
