@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Run rubin-tune on a lent machine that has torch and triton but no way to install: the wheels it lacks
+# lie in .whl/ (pip download --no-deps, see CONTRIBUTING.md). Usage: bash benchmarks/on_device.sh COMMAND...
+set -euo pipefail
+python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target /tmp/site .whl/*.whl
+export PYTHONPATH="/tmp/site:src:." PYTHONUNBUFFERED=1
+export RUBIN_TUNE_DB=${RUBIN_TUNE_DB:-/tmp/rubin-tune.sqlite} XDG_CACHE_HOME=${XDG_CACHE_HOME:-/tmp/cache}
+exec "$@"
