@@ -25,6 +25,14 @@ from ._output import TerminalProgress, print_json, print_table
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure again what is in the database.")
+@click.option(
+    "--db-wait",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Wait so long for a locked database.",
+)
 @database_option
 @json_option
 @click.pass_context
@@ -34,6 +42,7 @@ def sweep(
     kernel: str,
     budget: str | None,
     db: str | None,
+    db_wait: float,
     jobs: int | None,
     fresh: bool,
     as_json: bool,
@@ -49,7 +58,9 @@ def sweep(
 
     request = SweepRequest(kernel=kernel, budget_s=seconds(budget), **options)  # type: ignore[arg-type]
     with TerminalProgress(quiet=context.obj["quiet"]) as progress:
-        result = sweep(request, database=db, jobs=jobs, fresh=fresh, progress=progress)
+        result = sweep(
+            request, database=db, wait_s=db_wait, jobs=jobs, fresh=fresh, progress=progress
+        )
     if as_json:
         print_json(result.as_json())
         return

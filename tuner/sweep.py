@@ -40,6 +40,7 @@ def sweep(
     request: SweepRequest,
     *,
     database: str | Path | None = None,
+    wait_s: float = 30.0,
     cache_dir: Path | None = None,
     jobs: int | None = None,
     fresh: bool = False,
@@ -53,6 +54,7 @@ def sweep(
     Args:
         request: What to tune.
         database: URL or path; None = the user's own SQLite file.
+        wait_s: Seconds to wait for a database that another process has locked.
         cache_dir: Where compiled variants are kept; None = the user's cache folder.
         jobs: Compile processes; None = one a core.
         fresh: Measure again what is already in the database.
@@ -67,7 +69,7 @@ def sweep(
     with (
         closing(make_evaluator(resolved, cache_dir)) as evaluator,
         closing(farm),
-        open_store(database) as store,
+        open_store(database, wait_s=wait_s) as store,
     ):
         run = _Run(
             resolved=resolved,
