@@ -49,10 +49,10 @@ def test_a_locked_database_waits_and_then_says_so(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MB."""
+    """A file system of 12 MB."""
     path = tmp_path / "small"
     path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(path)]
+    command = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode:
         pytest.skip("a small file system can be mounted only as root")
     yield path
@@ -73,7 +73,7 @@ def test_a_full_disk_breaks_off_and_keeps_what_was_committed(
         "64",
     )
     ballast = small_disk / "ballast"
-    ballast.write_bytes(b"x" * 2_650_000)
+    ballast.write_bytes(b"x" * 12_000_000)
     result = run(*words)
     assert result.exit_code == 3, result.output + result.stderr
     assert "full" in result.stderr or "room" in result.stderr
