@@ -61,9 +61,8 @@ class UnitSearch:
             for ranked in self.ranking.values():
                 if len(chosen) >= count:
                     return self._take(chosen[:count])
-                if place < len(ranked) and ranked[place] not in chosen:
-                    if ranked[place] not in self.seen:
-                        chosen.append(ranked[place])
+                if place < len(ranked) and ranked[place] not in {*chosen, *self.seen}:
+                    chosen.append(ranked[place])
         return self._take(chosen[:count])
 
     def ask(self, count: int) -> list[LaunchConfig]:
