@@ -1,0 +1,99 @@
+"""vLLM's own look-up reads what we export. Skipped where vLLM is not installed (docs/vllm.md says how to run it)."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rubin_tune.cli import main
+
+LANDSCAPE = (
+    Path(__file__).parents[2]
+    / "../shared/data/landscapes/h200-vllm-fused-moe-qwen3-30b-a3b-fp8.jsonl.gz"
+)
+LADDER = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+PROBLEM = ("fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200")
+
+pytestmark = pytest.mark.skipif(
+    not LANDSCAPE.exists(), reason="the recorded landscapes of ../shared/data are not here"
+)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sweep the recorded landscape and export vLLM's table."""
+    folder = tmp_path_factory.mktemp("vllm")
+    database = folder / "trials.sqlite"
+    for words in (
+        ("sweep", *PROBLEM, "--evaluator", f"recorded:{LANDSCAPE}"),
+        ("export", *PROBLEM, "--format", "vllm", "--out", str(folder / "tables")),
+    ):
+        result = CliRunner().invoke(main, ["-q", *words, "--db", str(database)])
+        assert result.exit_code == 0, result.output + result.stderr
+    return folder / "tables"
+
+
+@pytest.fixture
+def engine(tables: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """vLLM's module, on a machine that it takes for an H200, reading our folder."""
+    module = pytest.importorskip(
+        "vllm.model_executor.layers.fused_moe.fused_moe", reason="vLLM is not installed"
+    )
+    # Without the GPU vLLM has no device to ask for its name.
+    monkeypatch.setattr(module, "get_device_name_as_file_name", lambda: "NVIDIA_H200")
+    monkeypatch.setitem(os.environ, "VLLM_TUNED_CONFIG_FOLDER", str(tables))
+    module.get_moe_configs.cache_clear()
+    yield module
+    module.get_moe_configs.cache_clear()
+
+
+def test_the_file_has_the_name_that_the_engine_asks_for(engine: Any, tables: Path) -> None:
+    name = engine.get_config_file_name(128, 768, "fp8_w8a8", [128, 128])
+    assert [p.name for p in tables.iterdir()] == [name]
+
+
+def test_the_engine_reads_every_row_as_we_wrote_it(engine: Any, tables: Path) -> None:
+    (path,) = tables.iterdir()
+    ours = json.loads(path.read_text())
+    ours.pop("triton_version")
+    found = engine.get_moe_configs(128, 768, "fp8_w8a8", 128, 128)
+    assert found == {int(tokens): config for tokens, config in ours.items()}
+    assert set(LADDER) <= set(found)
+
+
+@pytest.mark.parametrize("tokens", LADDER)
+def test_each_token_count_gets_its_own_row(engine: Any, tables: Path, tokens: int) -> None:
+    (path,) = tables.iterdir()
+    wanted = json.loads(path.read_text())[str(tokens)]
+    config = engine.try_get_optimal_moe_config(
+        (128, 1536, 2048), (128, 2048, 768), 8, "fp8_w8a8", tokens, [128, 128]
+    )
+    assert {name: config[name] for name in wanted} == wanted
+
+
+def test_our_default_rows_are_what_the_engine_launches_without_a_table(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rubin_tune.search_spaces import fused_moe, load_model, parse_layout, parse_routing
+    from rubin_tune.search_spaces import Problem, Unit, with_formats
+    from rubin_tune.topology import load_gpu
+
+    gpu = load_gpu("h200")
+    for dtype, name, block in (("fp8", "fp8_w8a8", [128, 128]), ("bf16", None, None)):
+        shape = with_formats(load_model("qwen3-30b-a3b"), dtype, None)
+        problem = Problem(
+            shape=shape,
+            layout=parse_layout("single", shape, gpu),
+            routing=parse_routing("uniform"),
+            tokens=1,
+        )
+        for tokens in LADDER:
+            theirs = engine.get_default_config(tokens, 128, 1536, 2048, 8, name, block)
+            ours = fused_moe.to_engine(fused_moe.default(problem.at(tokens), Unit.GATE_UP, gpu))
+            assert {k: v for k, v in theirs.items() if k != "SPLIT_K"} == ours
