@@ -141,6 +141,12 @@ class FusedMoe:
         import triton.language as tl
 
         module: Any = import_module(_MODULE)
+        kernel = module.fused_moe_kernel
+        if not hasattr(kernel, "params"):
+            raise InvalidInput(
+                "vLLM found no GPU driver on this machine and switched its Triton kernels off: compile "
+                "'fused_moe' where the GPU is, or use --evaluator recorded:FILE"
+            )
         weight, scale = inputs.weights[unit]
         rows, row_scale = inputs.rows[unit]
         fp8 = scale is not None
@@ -189,7 +195,7 @@ class FusedMoe:
             "enable_fp_fusion": True,
         }
         return Launch(
-            fn=module.fused_moe_kernel,
+            fn=kernel,
             grid=(programs,),
             args=args,
             kwargs=options,
