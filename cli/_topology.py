@@ -60,8 +60,9 @@ def show(name: str | None, as_json: bool) -> None:
       rubin-tune topology show vr_nvl72
     """
     from ..errors import InvalidInput
-    from ..topology import describe, detect_gpu, load_rack, rack_names, resolve_target
+    from ..topology import Gpu, Rack, describe, detect_gpu, load_rack, rack_names, resolve_target
 
+    thing: Gpu | Rack
     if name is None:
         live = detect_gpu()
         if live is None:

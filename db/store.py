@@ -323,12 +323,15 @@ class Store:
     def _pointers(self, connection: Connection, row: Trial | Winner) -> dict[str, int | None]:
         """Return ids of what a row points at; what is missing there is stored first."""
         report = row.compile
+        report_id = None
+        if report is not None:
+            report_id = self._id(connection, compiles, _report_key(report), report)
         return {
             "sweep_id": self._sweep_row(connection, row.sweep_id),
             "problem_id": self._id(connection, _problems, _problem_key(row.problem), row.problem),
             "silicon_id": self._id(connection, silicons, row.silicon.key, row.silicon),
             "toolchain_id": self._id(connection, toolchains, row.toolchain.key, row.toolchain),
-            "compile_id": report and self._id(connection, compiles, _report_key(report), report),
+            "compile_id": report_id,
         }
 
     def _sweep_row(self, connection: Connection, sweep_id: str) -> int:

@@ -167,8 +167,8 @@ class CompileFarm:
             return None
 
     def _keep(self, job: CompileJob, outcome: Outcome) -> None:
-        if isinstance(outcome, Rejected) and outcome.why is not Why.COMPILE_ERROR:
-            return  # a crash or a time-out may not happen again
+        if isinstance(outcome, Rejected):
+            return  # what failed may not fail again; the database remembers it for a sweep
         path = self._path(job)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import os
-import sqlite3
-import subprocess
-import sys
-from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import create_engine, event, make_url, text
+from sqlalchemy import create_engine, make_url, text
 
-from rubin_tune.db import default_path, open_store
-from rubin_tune.db.schema import APPLICATION_ID, REVISIONS, VERSION_TABLE, metadata
-from rubin_tune.db.testing import TRIAL, StoreContract, known
-from rubin_tune.errors import DatabaseBusy, DatabaseRefused, RubinTuneError, StorageFull
+from rubin_tune.db.testing import StoreContract
 
 POSTGRES = os.environ.get("RUBIN_TUNE_TEST_POSTGRES", "")
 needs_postgres = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""vLLM's own look-up reads what we export. Skipped where vLLM is not installed (docs/vllm.md says how to run it)."""
+"""vLLM's own look-up reads what we export; skipped where vLLM is not installed (docs/vllm.md)."""
 
 from __future__ import annotations
 
@@ -80,8 +80,15 @@ def test_each_token_count_gets_its_own_row(engine: Any, tables: Path, tokens: in
 def test_our_default_rows_are_what_the_engine_launches_without_a_table(
     engine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from rubin_tune.search_spaces import fused_moe, load_model, parse_layout, parse_routing
-    from rubin_tune.search_spaces import Problem, Unit, with_formats
+    from rubin_tune.search_spaces import (
+        Problem,
+        Unit,
+        fused_moe,
+        load_model,
+        parse_layout,
+        parse_routing,
+        with_formats,
+    )
     from rubin_tune.topology import load_gpu
 
     gpu = load_gpu("h200")
