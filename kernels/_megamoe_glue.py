@@ -107,42 +107,163 @@ def route(
         row += tl.sum(mine)
 
 
-@triton.jit(do_not_specialize=["live_at"])
+@triton.jit(do_not_specialize=["first_expert", "experts", "top_k"])
+def count_routes(
+    topk_ids, live_tokens, table, first_expert, experts, top_k,
+    BINS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Count the live routes of each local expert, chunk by chunk: large steps, one program a chunk.
+
+    Args:
+        topk_ids: int32 [capacity, top_k].
+        live_tokens: int32 [1].
+        table: int32 out [chunks, BINS].
+        first_expert: Global number of local expert 0.
+        experts: Local experts.
+        top_k: Experts a token.
+        BINS: A power of two above `experts`.
+        CHUNK: Routes a chunk.
+    """
+    chunk = tl.program_id(0)
+    total = tl.load(live_tokens) * top_k
+    bins = tl.arange(0, BINS)
+    places = chunk * CHUNK + tl.arange(0, CHUNK)
+    own, local = _local(topk_ids, places, total, first_expert, experts)
+    counts = tl.histogram(tl.where(local, own, BINS - 1), BINS)
+    tl.store(table + chunk * BINS + bins, tl.where(bins < experts, counts, 0))
+
+
+@triton.jit(do_not_specialize=["chunks", "experts", "gate_up_block_m", "down_block_m"])
+def place_experts(
+    table, starts, offsets,
+    gate_up_expert, gate_up_row, gate_up_tiles, down_expert, down_row, down_tiles,
+    chunks, experts, gate_up_block_m, down_block_m,
+    BINS: tl.constexpr, STEP: tl.constexpr,
+):  # fmt: skip
+    """Turn counts by chunk into first rows and tile schedules; one program an expert.
+
+    Args:
+        table: int32 [chunks, BINS], from `count_routes`.
+        starts: int32 out [chunks, BINS], row of an expert's first route in each chunk.
+        offsets: int32 out [experts + 1].
+        gate_up_expert: As in `route`, and so the five after it.
+        gate_up_row: int32 out.
+        gate_up_tiles: int32 out [1].
+        down_expert: int32 out.
+        down_row: int32 out.
+        down_tiles: int32 out [1].
+        chunks: Chunks of the capacity.
+        experts: Local experts, also the number of programs.
+        gate_up_block_m: Rows a tile of the gate_up GEMM.
+        down_block_m: Rows a tile of the down GEMM.
+        BINS: A power of two above `experts`.
+        STEP: Chunks read at a time.
+    """
+    expert = tl.program_id(0)
+    bins = tl.arange(0, BINS)
+    counts = tl.zeros((BINS,), dtype=tl.int32)
+    for first in range(0, chunks, STEP):
+        lines = first + tl.arange(0, STEP)
+        block = tl.load(
+            table + lines[:, None] * BINS + bins[None, :], mask=(lines < chunks)[:, None], other=0
+        )
+        counts += tl.sum(block, axis=0)
+    first_row = tl.sum(tl.where(bins < expert, counts, 0))
+    tl.store(offsets + expert, first_row)
+    if expert == experts - 1:
+        tl.store(offsets + experts, tl.sum(counts))
+    _schedule(
+        gate_up_expert, gate_up_row, gate_up_tiles, counts, bins, expert, experts, first_row,
+        gate_up_block_m, 128,
+    )  # fmt: skip
+    _schedule(
+        down_expert, down_row, down_tiles, counts, bins, expert, experts, first_row,
+        down_block_m, 128,
+    )  # fmt: skip
+    row = first_row
+    for first in range(0, chunks, STEP):
+        lines = first + tl.arange(0, STEP)
+        own = tl.load(table + lines * BINS + expert, mask=lines < chunks, other=0)
+        before = tl.cumsum(own, 0) - own
+        tl.store(starts + lines * BINS + expert, row + before, mask=lines < chunks)
+        row += tl.sum(own)
+
+
+@triton.jit(do_not_specialize=["first_expert", "experts", "top_k"])
+def place_routes(
+    topk_ids, live_tokens, starts, routes, inverse, first_expert, experts, top_k,
+    BINS: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Write rows and their inverse, stably; one program an expert and chunk.
+
+    Args:
+        topk_ids: int32 [capacity, top_k].
+        live_tokens: int32 [1].
+        starts: int32 [chunks, BINS], from `place_experts`.
+        routes: int32 out, route of each row.
+        inverse: int32 out [capacity, top_k], row of each live route, -1 where the expert is not local.
+        first_expert: Global number of local expert 0.
+        experts: Local experts.
+        top_k: Experts a token.
+        BINS: A power of two above `experts`.
+        CHUNK: Routes a chunk.
+    """
+    expert = tl.program_id(0)
+    chunk = tl.program_id(1)
+    total = tl.load(live_tokens) * top_k
+    if chunk * CHUNK >= total:
+        return
+    places = chunk * CHUNK + tl.arange(0, CHUNK)
+    own, local = _local(topk_ids, places, total, first_expert, experts)
+    mine = (local & (own == expert)).to(tl.int32)
+    rows = tl.load(starts + chunk * BINS + expert) + tl.cumsum(mine, 0) - 1
+    tl.store(routes + rows, places, mask=mine == 1)
+    tl.store(inverse + places, rows, mask=mine == 1)
+    if expert == 0:
+        tl.store(inverse + places, tl.zeros_like(places) - 1, mask=(places < total) & ~local)
+
+
+@triton.jit
 def quantise_rows(
-    x, out, out_scale, routes, live, live_at, width,
+    x, out, out_scale, inverse, live_tokens, width,
     TOP_K: tl.constexpr, PERMUTE: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store bf16 rows in the activation format, in token order or in row order.
+    """Store bf16 tokens in the activation format, in token order or in row order.
+
+    A token is read once, also where it goes to several rows.
 
     Args:
         x: bf16 [tokens, width].
         out: Rows in the activation format.
         out_scale: Their scales, or None.
-        routes: int32, route of each row (PERMUTE), or None.
-        live: int32; live[live_at] is the number of rows to write.
-        live_at: Index into `live`.
+        inverse: int32 [tokens, TOP_K], row of each route, -1 where the expert is not local (PERMUTE), or None.
+        live_tokens: int32 [1].
         width: Columns.
         TOP_K: Experts a token.
-        PERMUTE: Row r is token routes[r] // TOP_K; else row r is token r.
+        PERMUTE: A token goes to the row of each of its routes; else to its own row.
         FORMAT: Activation format.
         GROUP: Elements that share a scale.
         BLOCK: Columns a program.
     """
-    row = tl.program_id(0)
-    if row >= tl.load(live + live_at):
+    token = tl.program_id(0)
+    if token >= tl.load(live_tokens):
         return
-    token = row
-    if PERMUTE:
-        token = tl.load(routes + row) // TOP_K
     column0 = tl.program_id(1) * BLOCK
     columns = column0 + tl.arange(0, BLOCK)
     place = x + token.to(tl.int64) * width + columns
-    value = tl.load(place, mask=columns < width, other=0.0).to(tl.float32)
-    rows = row + tl.arange(0, 1)
-    store_quantised(
-        value[None, :], out, out_scale, rows, rows >= 0, column0, width, FORMAT, GROUP, 1, BLOCK
-    )
+    value = tl.load(place, mask=columns < width, other=0.0).to(tl.float32)[None, :]
+    if PERMUTE:
+        for slot in tl.static_range(TOP_K):
+            rows = tl.load(inverse + token * TOP_K + slot) + tl.arange(0, 1)
+            store_quantised(
+                value, out, out_scale, rows, rows >= 0, column0, width, FORMAT, GROUP, 1, BLOCK
+            )
+    else:
+        rows = token + tl.arange(0, 1)
+        store_quantised(
+            value, out, out_scale, rows, rows >= 0, column0, width, FORMAT, GROUP, 1, BLOCK
+        )
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -169,7 +290,8 @@ def combine(
         return
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
-    for slot in range(0, TOP_K):
+    # Unrolled, so that the loads of all slots are in flight together.
+    for slot in tl.static_range(TOP_K):
         row = tl.load(inverse + token * TOP_K + slot)
         place = rows + row.to(tl.int64) * width + columns
         live_width = tl.where(row >= 0, width, 0)

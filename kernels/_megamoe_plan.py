@@ -20,7 +20,14 @@ from ..search_spaces import LaunchConfig, Problem, Unit
 from ._kernel import Launch
 from ._megamoe_formats import MX_GROUP, Quantised
 from ._megamoe_gemm import grouped_gemm
-from ._megamoe_glue import combine, quantise_rows, route
+from ._megamoe_glue import (
+    combine,
+    count_routes,
+    place_experts,
+    place_routes,
+    quantise_rows,
+    route,
+)
 from ._megamoe_inputs import (
     Inputs,
     Matrix,
@@ -39,6 +46,8 @@ SPLIT_GRANULE = 256
 SM_IDS = 1024
 GLUE_COLUMNS = 1024
 ROUTE_CHUNK = 1024
+# Above so many routes (of the capacity) two more launches cost less than every expert's program reading all routes.
+FEW_ROUTES = 2048
 # Explicit, because triton 3.10 changes its default.
 OPTIONS = {"enable_fp_fusion": True}
 
@@ -243,7 +252,7 @@ def plan_layer(
     )
     out = torch.empty_like(inputs.x)
     launches = (
-        routing.launch,
+        *routing.launches,
         _quantise_launch(problem, inputs, routing.routed, rows, permuted=permuted),
         first.launch,
         second.launch,
@@ -264,7 +273,7 @@ def plan_glue(
     rows = empty_rows(problem, count, hidden, x_group(problem), device)
     done = torch.empty((row_capacity(problem), hidden), dtype=torch.bfloat16, device=device)
     return (
-        routing.launch,
+        *routing.launches,
         _quantise_launch(problem, inputs, routing.routed, rows, permuted=permuted),
         _combine_launch(problem, inputs, routing.routed, done, torch.empty_like(inputs.x)),
     )
@@ -272,7 +281,7 @@ def plan_glue(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RoutePlan:
-    launch: Launch
+    launches: tuple[Launch, ...]
     routed: Routed
     schedules: dict[Unit, Schedule]
 
@@ -286,40 +295,88 @@ def _plan_route(
     schedules = {
         unit: empty_schedule(problem, block_m, device) for unit, block_m in blocks.items()
     }
-    first, second = schedules[Unit.GATE_UP], schedules[Unit.DOWN]
+    few = inputs.topk_ids.numel() <= FEW_ROUTES
+    make = _few_routes if few else _many_routes
+    tiles = tuple(
+        tensor
+        for schedule in schedules.values()
+        for tensor in (schedule.tile_expert, schedule.tile_row, schedule.live_tiles)
+    )
+    launches = make(problem, inputs, routed, tiles, tuple(blocks.values()))
+    return _RoutePlan(launches=launches, routed=routed, schedules=schedules)
+
+
+def _few_routes(
+    problem: Problem,
+    inputs: Inputs,
+    routed: Routed,
+    tiles: tuple[Tensor, ...],
+    blocks: tuple[int, ...],
+) -> tuple[Launch, ...]:
     experts = problem.local_experts
-    launch = Launch(
-        fn=route,
-        grid=(experts,),
-        args=(
-            inputs.topk_ids, inputs.live_tokens, routed.routes, routed.inverse, routed.offsets,
-            first.tile_expert, first.tile_row, first.live_tiles,
-            second.tile_expert, second.tile_row, second.live_tiles,
-            0, experts, problem.shape.top_k, blocks[Unit.GATE_UP], blocks[Unit.DOWN],
-        ),
-        kwargs={
-            "BINS": triton.next_power_of_2(experts + 1),
-            "CHUNK": ROUTE_CHUNK,
-            "num_warps": 4,
-            **OPTIONS,
-        },
+    args = (
+        inputs.topk_ids, inputs.live_tokens, routed.routes, routed.inverse, routed.offsets,
+        *tiles, 0, experts, problem.shape.top_k, *blocks,
     )  # fmt: skip
-    return _RoutePlan(launch=launch, routed=routed, schedules=schedules)
+    return (Launch(fn=route, grid=(experts,), args=args, kwargs=_route_options(experts)),)
+
+
+def _many_routes(
+    problem: Problem,
+    inputs: Inputs,
+    routed: Routed,
+    tiles: tuple[Tensor, ...],
+    blocks: tuple[int, ...],
+) -> tuple[Launch, ...]:
+    experts, top_k = problem.local_experts, problem.shape.top_k
+    options = _route_options(experts)
+    chunks = -(-inputs.topk_ids.numel() // ROUTE_CHUNK)
+    shape = (chunks, triton.next_power_of_2(experts + 1))
+    table = torch.empty(shape, dtype=torch.int32, device=inputs.device)
+    starts = torch.empty_like(table)
+    ids, live = inputs.topk_ids, inputs.live_tokens
+    steps = {"BINS": options["BINS"], "STEP": 16, "num_warps": 4, **OPTIONS}
+    return (
+        Launch(
+            fn=count_routes,
+            grid=(chunks,),
+            args=(ids, live, table, 0, experts, top_k),
+            kwargs=options,
+        ),
+        Launch(
+            fn=place_experts,
+            grid=(experts,),
+            args=(table, starts, routed.offsets, *tiles, chunks, experts, *blocks),
+            kwargs=steps,
+        ),
+        Launch(
+            fn=place_routes,
+            grid=(experts, chunks),
+            args=(ids, live, starts, routed.routes, routed.inverse, 0, experts, top_k),
+            kwargs=options,
+        ),
+    )
+
+
+def _route_options(experts: int) -> dict[str, object]:
+    return {
+        "BINS": triton.next_power_of_2(experts + 1),
+        "CHUNK": ROUTE_CHUNK,
+        "num_warps": 4,
+        **OPTIONS,
+    }
 
 
 def _quantise_launch(
     problem: Problem, inputs: Inputs, routed: Routed, rows: Quantised, *, permuted: bool
 ) -> Launch:
     hidden = problem.shape.hidden
-    live, live_at = inputs.live_tokens, 0
-    if permuted:
-        live, live_at = routed.offsets, problem.local_experts
     return Launch(
         fn=quantise_rows,
-        grid=(rows.data.shape[0], -(-hidden // GLUE_COLUMNS)),
+        grid=(problem.capacity, -(-hidden // GLUE_COLUMNS)),
         args=(
-            inputs.x, rows.data, rows.scale, routed.routes if permuted else None,
-            live, live_at, hidden,
+            inputs.x, rows.data, rows.scale, routed.inverse if permuted else None,
+            inputs.live_tokens, hidden,
         ),
         kwargs={
             "TOP_K": problem.shape.top_k,

@@ -18,6 +18,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 
+from rubin_tune.kernels import _megamoe_plan as planning
 from rubin_tune.kernels import _megamoe_verify as verifying
 from rubin_tune.kernels._megamoe_formats import dequantise_rows, quantise_rows
 from rubin_tune.kernels._megamoe_inputs import draw, x_group
@@ -94,17 +95,27 @@ def glue(case: dict[str, Any]) -> dict[str, Any]:
         inputs = draw(
             problem, inputs.weights, device="cpu", seed=0, topk_ids=torch.tensor(ids).numpy()
         )
-    launches = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)
-    for tensor in (*launches[0].args[2:11], *launches[1].args[1:3]):
+    planning.FEW_ROUTES = 0 if case.get("counted") else 2048
+    *routing, quantise, _ = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)
+    for tensor in (*_routing_buffers(routing), *quantise.args[1:3]):
         if tensor is not None:
             tensor.view(torch.uint8).fill_(0xFF)
-    for launch in launches[:2]:
+    for launch in (*routing, quantise):
         launch.run()
-    return {"differences": list(_glue_differences(problem, config, inputs, launches))}
+    made = _routing_buffers(routing)
+    return {"differences": list(_glue_differences(problem, config, inputs, made, quantise))}
 
 
-def _glue_differences(problem: Problem, config: Any, inputs: Any, launches: Any) -> Any:
-    routes, inverse, offsets, expert, row, tiles = launches[0].args[2:8]
+def _routing_buffers(routing: Any) -> tuple[Any, ...]:
+    """Return routes, inverse, offsets and the two schedules, whichever launches write them."""
+    if len(routing) == 1:
+        return tuple(routing[0].args[2:11])
+    _, experts, places = routing
+    return (*places.args[3:5], *experts.args[2:9])
+
+
+def _glue_differences(problem: Problem, config: Any, inputs: Any, made: Any, quantise: Any) -> Any:
+    routes, inverse, offsets, expert, row, tiles = made[:6]
     expected = inputs.routed
     rows = int(expected.offsets[-1])
     live = int(inputs.live_tokens[0])
@@ -123,7 +134,7 @@ def _glue_differences(problem: Problem, config: Any, inputs: Any, launches: Any)
     yield from (name for name, (got, want) in pairs.items() if not torch.equal(got, want))
     permuted = config["load"] == "tma"
     wrote = rows if permuted else live
-    data, scale = launches[1].args[1:3]
+    data, scale = quantise.args[1:3]
     want = inputs.rows(permuted)
     group = x_group(problem)
     got_rows = dequantise_rows(data[:wrote], None if scale is None else scale[:wrote], group)
@@ -185,7 +196,7 @@ def rounding(case: dict[str, Any]) -> dict[str, Any]:
     problem = problem_of(case)
     inputs = PROVIDES.make_inputs(problem, device="cpu", seed=3)
     config = LaunchConfig.of(case["config"])
-    launch = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)[1]
+    launch = plan_glue(problem, dict.fromkeys(GEMMS, config), inputs)[-2]
     launch.run()
     want = quantise_rows(inputs.x, problem.activations, x_group(problem))
     got = launch.args[1].view(torch.uint8)

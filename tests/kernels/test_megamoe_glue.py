@@ -45,16 +45,28 @@ def test_rows_are_sorted_and_quantised(
     ids=["one token", "no local route", "all on one expert", "foreign experts"],
 )
 @pytest.mark.parametrize("block_m", [16, 128])
-def test_special_routings_are_sorted(interpreter: Any, ids: list[list[int]], block_m: int) -> None:
-    answer = run(interpreter, ids=ids, tokens=len(ids), capacity=44, block_m=block_m)
+@pytest.mark.parametrize("counted", [False, True], ids=["few", "counted"])
+def test_special_routings_are_sorted(
+    interpreter: Any, ids: list[list[int]], block_m: int, counted: bool
+) -> None:
+    answer = run(
+        interpreter, ids=ids, tokens=len(ids), capacity=44, block_m=block_m, counted=counted
+    )
     assert answer["differences"] == []
 
 
 @pytest.mark.parametrize(("experts", "top_k", "tokens"), [(1, 1, 5), (127, 8, 200), (130, 22, 60)])
+@pytest.mark.parametrize("counted", [False, True], ids=["few", "counted"])
 def test_many_routes_and_experts_are_sorted(
-    interpreter: Any, experts: int, top_k: int, tokens: int
+    interpreter: Any, experts: int, top_k: int, tokens: int, counted: bool
 ) -> None:
-    answer = run(interpreter, shape={"experts": experts, "top_k": top_k}, tokens=tokens)
+    answer = run(
+        interpreter,
+        shape={"experts": experts, "top_k": top_k},
+        tokens=tokens,
+        capacity=tokens + 300,
+        counted=counted,
+    )
     assert answer["differences"] == []
 
 

@@ -93,16 +93,21 @@ def test_one_compiled_kernel_serves_every_token_count(
     specialised: Callable[[Any, int], Any], arch: int, load: str
 ) -> None:
     config = CONFIG.replace(load=load, split="domains", act_group=64)
-    found = []
-    for tokens, capacity in ((1, 1), (3, 7), (16, 16), (4096, 8192)):
+    few: list[list[str]] = []
+    many: list[list[str]] = []
+    for tokens, capacity in ((1, 1), (3, 7), (16, 16), (4096, 8192), (5000, 7777)):
         problem = problem_of(
             "fp8_block128", "fp8_block128", tokens=tokens, capacity=capacity, hidden=512
         )
         inputs = PROVIDES.make_inputs(problem, device="meta", seed=0)
         launches = PROVIDES.layer(problem, dict.fromkeys(GEMMS, config), inputs)
+        # Many routes are sorted by kernels of their own; all that follows is shared.
+        found = few if capacity < 1000 else many
         found.append([specialised(launch, arch)[0].hash() for launch in launches])
-    assert all(one == found[0] for one in found)
-    assert len(set(found[0])) == 5
+    assert all(one == few[0] for one in few)
+    assert all(one == many[0] for one in many)
+    assert few[0][-4:] == many[0][-4:]
+    assert (len(set(few[0])), len(set(many[0]))) == (5, 7)
 
 
 @pytest.mark.parametrize(
