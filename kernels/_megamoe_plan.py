@@ -46,7 +46,7 @@ SPLIT_GRANULE = 256
 SM_IDS = 1024
 GLUE_COLUMNS = 1024
 ROUTE_CHUNK = 1024
-# Above so many routes (of the capacity) two more launches cost less than every expert's program reading all routes.
+# Above so many routes (of the capacity) two more launches cost less than reading all routes an expert.
 FEW_ROUTES = 2048
 # Explicit, because triton 3.10 changes its default.
 OPTIONS = {"enable_fp_fusion": True}
