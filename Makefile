@@ -25,4 +25,4 @@ check: setup
 	$(BIN)/mypy
 
 test: check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
