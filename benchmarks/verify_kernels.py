@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from triton.runtime.errors import OutOfResources
+
 from rubin_tune.registry import load
 from rubin_tune.search_spaces import (
     GEMMS,
@@ -61,6 +63,9 @@ def check(task: tuple[tuple[str, str | None, str], str, str, int]) -> dict[str, 
     allowed = kernel.tolerance(problem, Unit(unit))
     try:
         error = kernel.verify(problem, Unit(unit), config, device="cuda", seed=seed)
+    except OutOfResources as refused:
+        # The compile report would have pruned it: more shared memory than the GPU has.
+        return {**row, "error": 0.0, "allowed": allowed, "failed": repr(refused)}
     except Exception as problem_found:  # noqa: BLE001 - any failure of a variant is a row of the table
         return {**row, "error": None, "allowed": allowed, "failed": repr(problem_found)[:400]}
     return {**row, "error": error, "allowed": allowed, "failed": ""}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -141,9 +140,10 @@ def test_lookup_without_a_sweep_says_that_it_is_the_default(run: Run) -> None:
 
 
 @pytest.mark.end_to_end
-@pytest.mark.parametrize("delay_s", [1.5, 2.5, 3.5])
-def test_kill_9_loses_no_committed_trial_and_doubles_none(
-    tmp_path: Path, landscape: Path, delay_s: float
+@pytest.mark.parametrize("delay_s", [1.5, 2.0, 2.5, 3.0])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_sweep_loses_no_committed_trial_and_doubles_none(
+    tmp_path: Path, landscape: Path, delay_s: float, ending: signal.Signals
 ) -> None:
     database = tmp_path / "killed.sqlite"
     command = [
@@ -152,8 +152,10 @@ def test_kill_9_loses_no_committed_trial_and_doubles_none(
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     time.sleep(delay_s)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(ending)
     process.communicate()
+    # Before our code runs, Python itself answers SIGINT, with -2 or 1.
+    assert process.returncode in {0, 130, 1, -ending}
     before = _keys(database) if database.exists() else []
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     after = _keys(database)

@@ -84,3 +84,14 @@ def test_a_full_disk_breaks_off_and_keeps_what_was_committed(
     result = run(*words, "--json")
     assert result.exit_code == 0
     assert trials(database) > kept > 0
+
+
+def test_a_read_only_database_is_refused(run: Run, landscape: Path, small_disk: Path) -> None:
+    database = small_disk / "trials.sqlite"
+    words = (*SWEEP, "--evaluator", f"recorded:{landscape}", "--db", str(database))
+    assert run(*words, "--trials", "4").exit_code == 0
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    result = run(*words, "--trials", "8")
+    assert result.exit_code == 2, result.output + result.stderr
+    assert "trials.sqlite" in result.stderr
+    assert "Traceback" not in result.stderr
