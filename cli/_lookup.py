@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import click
 
+from ..search_spaces import LaunchConfig, Value
 from ._options import database_option, json_option, problem_options
 from ._output import print_json
 
@@ -33,5 +36,18 @@ def lookup(
     if as_json:
         print_json(found)
         return
-    click.echo(" ".join(f"{k}={v}" for k, v in sorted(found["config"].items())))
+    for line in spelled(found["config"]):
+        click.echo(line)
     click.echo(f"{found['evidence']}: {found['why']}")
+
+
+def spelled(config: Mapping[str, Value]) -> list[str]:
+    """Return a config as `--set` takes it; a layer's has a line for each unit."""
+    units: dict[str, dict[str, Value]] = {}
+    for name, value in config.items():
+        unit, _, own = name.rpartition(".")
+        units.setdefault(unit, {})[own] = value
+    return [
+        f"{unit}: {LaunchConfig.of(values)}" if unit else str(LaunchConfig.of(values))
+        for unit, values in sorted(units.items())
+    ]

@@ -139,6 +139,12 @@ def test_lookup_without_a_sweep_says_that_it_is_the_default(run: Run) -> None:
     assert not Path("trials.sqlite").exists()
 
 
+def test_lookup_spells_a_layer_unit_by_unit(run: Run) -> None:
+    lines = run("lookup", "megamoe", "--tokens", "8").stdout.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["down", "gate_up", "none"]
+    assert "swap_ab=true" in lines[1]
+
+
 @pytest.mark.end_to_end
 @pytest.mark.parametrize("delay_s", [1.5, 2.0, 2.5, 3.0])
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
