@@ -329,15 +329,18 @@ def grouped_gemm(
                 column_scale = tl.where(in_second, s1, s0)
             else:
                 xs = xs * s0
+            # Scales are multiplied with each other first: a register's column is known at compile time, so
+            # few products are left and each accumulator costs one fused multiply-add.
             if SWAP_AB:
-                part = tl.dot(w_tile, x_tile.T) * xs[None, :]
+                scale = xs[None, :]
                 if TWO:
-                    part = part * column_scale[:, None]
+                    scale = scale * column_scale[:, None]
+                acc += tl.dot(w_tile, x_tile.T) * scale
             else:
-                part = tl.dot(x_tile, w_tile.T) * xs[:, None]
+                scale = xs[:, None]
                 if TWO:
-                    part = part * column_scale[None, :]
-            acc += part
+                    scale = scale * column_scale[None, :]
+                acc += tl.dot(x_tile, w_tile.T) * scale
         else:
             if INTERPRETED:
                 x_tile = x_tile.to(tl.float32)
