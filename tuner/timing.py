@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from ..db import Measurement, Rejected, Why
 from ..kernels._kernel import Kernel, Launch
@@ -55,7 +55,7 @@ class TimingResult:
 
 
 @dataclass(slots=True)
-class _Bench:
+class Bench:
     """Inputs kept on the GPU between tasks of one sweep."""
 
     kernel: Kernel
@@ -67,14 +67,15 @@ class _Bench:
         """Return `ROTATION` sets of inputs for a problem; weights are shared over token counts."""
         key = (problem.at(1).key, problem.tokens)
         if key not in self.rotated:
-            owners = self._owners(problem)
+            owners = self.owners(problem)
             self.rotated[key] = [
                 self.kernel.rotate(owners[i % len(owners)], problem, seed=self.seed * 1000 + i)
                 for i in range(ROTATION)
             ]
         return self.rotated[key]
 
-    def _owners(self, problem: Problem) -> list[Any]:
+    def owners(self, problem: Problem) -> list[Any]:
+        """Return inputs over as many copies of the weights as outgrow the L2 twice."""
         key = problem.at(1).key
         if key not in self.base:
             self.base = {key: self._make_owners(problem.at(1))}
@@ -98,7 +99,7 @@ class _Bench:
         return [first, *more]
 
 
-_bench: _Bench | None = None
+_bench: Bench | None = None
 
 
 def start(kernel: str, seed: int, cache_dir: str) -> None:
@@ -106,13 +107,13 @@ def start(kernel: str, seed: int, cache_dir: str) -> None:
     global _bench
     os.environ["TRITON_CACHE_DIR"] = cache_dir
     found: Any = load("kernels", kernel)
-    _bench = _Bench(found, seed)
+    _bench = Bench(found, seed)
 
 
 def measure(task: TimingTask) -> TimingResult:
     """Verify one variant, then time it at every token count of the task."""
 
-    def run(bench: _Bench) -> dict[int, Outcome]:
+    def run(bench: Bench) -> dict[int, Outcome]:
         error = _verified(bench.kernel, task)
         if isinstance(error, Outcome):
             return {p.tokens: error for p in task.problems}
@@ -131,12 +132,12 @@ def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
     bench = _require()
     problem = task.problems[0]
     graphs = {
-        config: _graph(
+        config: capture(
             [bench.kernel.launches(problem, task.unit, config, i) for i in bench.inputs(problem)]
         )
         for config in configs
     }
-    samples = _rounds(list(graphs.values()))
+    samples = rounds(list(graphs.values()))
     return [_outcome(config, taken) for config, taken in zip(graphs, samples, strict=True)]
 
 
@@ -153,9 +154,9 @@ def compare_layers(
     graphs = []
     for configs, _ in pairs:
         layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
-        graphs.append(_graph([_glue(launches) for launches in layers]))
-        graphs.append(_graph(layers))
-    samples = _rounds(graphs)
+        graphs.append(capture([_glue(launches) for launches in layers]))
+        graphs.append(capture(layers))
+    samples = rounds(graphs)
     labels = [label for _, label in pairs]
     return [
         (_outcome(label, samples[2 * i]), _outcome(label, samples[2 * i + 1]))
@@ -167,7 +168,7 @@ def _glue(launches: Sequence[Launch]) -> tuple[Launch, ...]:
     return tuple(launch for launch in launches if not launch.is_gemm)
 
 
-def _require() -> _Bench:
+def _require() -> Bench:
     if _bench is None:
         raise RuntimeError("the timing process was not started with start()")
     return _bench
@@ -184,7 +185,7 @@ def _verified(kernel: Kernel, task: TimingTask) -> float | Outcome:
     return Outcome.refused(rejected, error)
 
 
-def _guarded(task: TimingTask, run: Callable[[_Bench], dict[int, Outcome]]) -> TimingResult:
+def _guarded(task: TimingTask, run: Callable[[Bench], dict[int, Outcome]]) -> TimingResult:
     import torch
 
     try:
@@ -206,18 +207,28 @@ def _failed(task: TimingTask, words: str, *, poisoned: bool) -> TimingResult:
     )
 
 
-def _screen(bench: _Bench, task: TimingTask, problem: Problem, best: float | None) -> Outcome:
+def _screen(bench: Bench, task: TimingTask, problem: Problem, best: float | None) -> Outcome:
     inputs = bench.inputs(problem)
-    graph = _graph([bench.kernel.launches(problem, task.unit, task.config, one) for one in inputs])
+    graph = capture(
+        [bench.kernel.launches(problem, task.unit, task.config, one) for one in inputs]
+    )
     for _ in range(WARM_UPS):
         graph()
-    samples = [_sample(graph) for _ in range(FIRST_SAMPLES)]
+    samples = [sample(graph) for _ in range(FIRST_SAMPLES)]
     if best is None or min(samples) < HOPELESS * best:
-        samples += [_sample(graph) for _ in range(MORE_SAMPLES)]
+        samples += [sample(graph) for _ in range(MORE_SAMPLES)]
     return _outcome(task.config, samples)
 
 
-def _graph(sets: Sequence[Sequence[Launch]]) -> Callable[[], None]:
+class Runnable(Protocol):
+    """What can be captured: a `Launch`, or whatever else runs on the current stream."""
+
+    def run(self) -> None:
+        """Run once."""
+        ...
+
+
+def capture(sets: Sequence[Sequence[Runnable]]) -> Callable[[], None]:
     """Capture one CUDA graph that runs every set of launches in order; return its replay."""
     import torch
 
@@ -238,8 +249,8 @@ def _graph(sets: Sequence[Sequence[Launch]]) -> Callable[[], None]:
     return replay
 
 
-def _sample(replay: Callable[[], None]) -> float:
-    """Return the mean time of one launch in the graph, in microseconds."""
+def sample(replay: Callable[[], None]) -> float:
+    """Return a replay's time over `ROTATION`, in microseconds."""
     import torch
 
     events: Any = torch.cuda.Event
@@ -251,7 +262,9 @@ def _sample(replay: Callable[[], None]) -> float:
     return float(begin.elapsed_time(end)) * 1000.0 / ROTATION
 
 
-def _rounds(graphs: Sequence[Callable[[], None]]) -> list[list[float]]:
+def rounds(
+    graphs: Sequence[Callable[[], None]], take: Callable[[Callable[[], None]], float] = sample
+) -> list[list[float]]:
     """Sample every graph once a round, forwards and backwards in turns."""
     samples: list[list[float]] = [[] for _ in graphs]
     for replay in graphs:
@@ -260,7 +273,7 @@ def _rounds(graphs: Sequence[Callable[[], None]]) -> list[list[float]]:
     for number in range(ROUNDS):
         order = range(len(graphs)) if number % 2 == 0 else reversed(range(len(graphs)))
         for place in order:
-            samples[place].append(_sample(graphs[place]))
+            samples[place].append(take(graphs[place]))
     return samples
 
 
