@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 # The largest finite e4m3 number.
 E4M3_MAX = tl.constexpr(448.0)
@@ -22,6 +23,19 @@ E4M3_MAX = tl.constexpr(448.0)
 # there dots of bf16 are made in float32 (float16 where scaled), numbers are rounded before they
 # are cast, domains come from the program id.
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+
+
+@triton.jit
+def follow():
+    """Wait until the launch before this one is complete, then let the next one's programs start.
+
+    Every program of every kernel begins with this. Launched with `launch_pdl`, a program then takes its
+    place on an SM while the launch before drains, and no launch is two ahead: a program that runs has all
+    launches before it complete, since the one before waited too. Launched without, it does nothing.
+    """
+    if not INTERPRETED:
+        gdc_wait()
+        gdc_launch_dependents()
 
 
 @triton.jit
@@ -207,6 +221,7 @@ def grouped_gemm(
         OUT_GROUP: Output elements that share a scale.
     """
     GATED: tl.constexpr = GATE_UP and KIND != "relu2"
+    follow()
     tiles_n = tl.cdiv(n, BLOCK_N)
     tiles_m = tl.load(live_tiles)
     if SPLIT:

@@ -1,6 +1,9 @@
 # mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The kernels around the GEMMs: sort routes by expert, permute and quantise rows, combine.
 
+For few tokens time is a chain of dependent loads, so what can be asked for at once is: loads reach
+over the whole capacity and masks that depend on the live tokens come after.
+
 None of them reads anything back to the host, uses an atomic or depends on the order in which
 programs run: the same input gives the same bits.
 """
@@ -10,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from ._megamoe_gemm import store_quantised, to_bf16
+from ._megamoe_gemm import follow, store_quantised, to_bf16
 
 
 @triton.jit
@@ -32,19 +35,29 @@ def _schedule(
 
 
 @triton.jit
-def _local(topk_ids, places, total, first_expert, experts):
-    """Return the local expert of each route, and whether there is one."""
-    own = tl.load(topk_ids + places, mask=places < total, other=-1) - first_expert
+def _local(topk_ids, places, total, readable, first_expert, experts):
+    """Return the local expert of each route below `total`, and whether there is one.
+
+    Places below `readable` are read.
+    """
+    own = tl.load(topk_ids + places, mask=places < readable, other=-1) - first_expert
     return own, (places < total) & (own >= 0) & (own < experts)
 
 
 @triton.jit(
-    do_not_specialize=["first_expert", "experts", "top_k", "gate_up_block_m", "down_block_m"]
+    do_not_specialize=[
+        "capacity",
+        "first_expert",
+        "experts",
+        "top_k",
+        "gate_up_block_m",
+        "down_block_m",
+    ]
 )
 def route(
     topk_ids, live_tokens, routes, inverse, offsets,
     gate_up_expert, gate_up_row, gate_up_tiles, down_expert, down_row, down_tiles,
-    first_expert, experts, top_k, gate_up_block_m, down_block_m,
+    capacity, first_expert, experts, top_k, gate_up_block_m, down_block_m,
     BINS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Sort the routes of live tokens by local expert, stably; one program an expert.
@@ -65,6 +78,7 @@ def route(
         down_expert: The same for the down GEMM.
         down_row: The same for the down GEMM.
         down_tiles: The same for the down GEMM.
+        capacity: Routes of a full step.
         first_expert: Global number of local expert 0.
         experts: Local experts, also the number of programs.
         top_k: Experts a token.
@@ -73,13 +87,14 @@ def route(
         BINS: A power of two above `experts`.
         CHUNK: Routes read at a time.
     """
+    follow()
     expert = tl.program_id(0)
     total = tl.load(live_tokens) * top_k
     bins = tl.arange(0, BINS)
     counts = tl.zeros((BINS,), dtype=tl.int32)
-    for start in range(0, total, CHUNK):
+    for start in range(0, capacity, CHUNK):
         places = start + tl.arange(0, CHUNK)
-        own, local = _local(topk_ids, places, total, first_expert, experts)
+        own, local = _local(topk_ids, places, total, capacity, first_expert, experts)
         counts += tl.histogram(tl.where(local, own, BINS - 1), BINS)
     counts = tl.where(bins < experts, counts, 0)
     first_row = tl.sum(tl.where(bins < expert, counts, 0))
@@ -95,9 +110,9 @@ def route(
         down_block_m, 128,
     )  # fmt: skip
     row = first_row
-    for start in range(0, total, CHUNK):
+    for start in range(0, capacity, CHUNK):
         places = start + tl.arange(0, CHUNK)
-        own, local = _local(topk_ids, places, total, first_expert, experts)
+        own, local = _local(topk_ids, places, total, capacity, first_expert, experts)
         mine = (local & (own == expert)).to(tl.int32)
         rows = row + tl.cumsum(mine, 0) - 1
         tl.store(routes + rows, places, mask=mine == 1)
@@ -124,11 +139,12 @@ def count_routes(
         BINS: A power of two above `experts`.
         CHUNK: Routes a chunk.
     """
+    follow()
     chunk = tl.program_id(0)
     total = tl.load(live_tokens) * top_k
     bins = tl.arange(0, BINS)
     places = chunk * CHUNK + tl.arange(0, CHUNK)
-    own, local = _local(topk_ids, places, total, first_expert, experts)
+    own, local = _local(topk_ids, places, total, total, first_expert, experts)
     counts = tl.histogram(tl.where(local, own, BINS - 1), BINS)
     tl.store(table + chunk * BINS + bins, tl.where(bins < experts, counts, 0))
 
@@ -159,6 +175,7 @@ def place_experts(
         BINS: A power of two above `experts`.
         STEP: Chunks read at a time.
     """
+    follow()
     expert = tl.program_id(0)
     bins = tl.arange(0, BINS)
     counts = tl.zeros((BINS,), dtype=tl.int32)
@@ -208,13 +225,14 @@ def place_routes(
         BINS: A power of two above `experts`.
         CHUNK: Routes a chunk.
     """
+    follow()
     expert = tl.program_id(0)
     chunk = tl.program_id(1)
     total = tl.load(live_tokens) * top_k
     if chunk * CHUNK >= total:
         return
     places = chunk * CHUNK + tl.arange(0, CHUNK)
-    own, local = _local(topk_ids, places, total, first_expert, experts)
+    own, local = _local(topk_ids, places, total, total, first_expert, experts)
     mine = (local & (own == expert)).to(tl.int32)
     rows = tl.load(starts + chunk * BINS + expert) + tl.cumsum(mine, 0) - 1
     tl.store(routes + rows, places, mask=mine == 1)
@@ -227,7 +245,7 @@ def place_routes(
 def quantise_rows(
     x, out, out_scale, inverse, live_tokens, width,
     TOP_K: tl.constexpr, PERMUTE: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
-    BLOCK: tl.constexpr,
+    EAGER: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Store bf16 tokens in the activation format, in token order or in row order.
 
@@ -244,25 +262,30 @@ def quantise_rows(
         PERMUTE: A token goes to the row of each of its routes; else to its own row.
         FORMAT: Activation format.
         GROUP: Elements that share a scale.
+        EAGER: Ask for a token before it is known to live: right where the capacity is small.
         BLOCK: Columns a program.
     """
+    follow()
     token = tl.program_id(0)
-    if token >= tl.load(live_tokens):
-        return
+    live = tl.load(live_tokens)
+    if not EAGER:  # noqa: SIM102 decided when compiling
+        if token >= live:
+            return
     column0 = tl.program_id(1) * BLOCK
     columns = column0 + tl.arange(0, BLOCK)
     place = x + token.to(tl.int64) * width + columns
     value = tl.load(place, mask=columns < width, other=0.0).to(tl.float32)[None, :]
     if PERMUTE:
         for slot in tl.static_range(TOP_K):
-            rows = tl.load(inverse + token * TOP_K + slot) + tl.arange(0, 1)
+            row = tl.load(inverse + token * TOP_K + slot)
+            rows = tl.where(token < live, row, -1) + tl.arange(0, 1)
             store_quantised(
                 value, out, out_scale, rows, rows >= 0, column0, width, FORMAT, GROUP, 1, BLOCK
             )
     else:
         rows = token + tl.arange(0, 1)
         store_quantised(
-            value, out, out_scale, rows, rows >= 0, column0, width, FORMAT, GROUP, 1, BLOCK
+            value, out, out_scale, rows, rows < live, column0, width, FORMAT, GROUP, 1, BLOCK
         )
 
 
@@ -285,19 +308,19 @@ def combine(
         WEIGHTED: Multiply by the routed weights here (else the input carried them).
         BLOCK: Columns a program.
     """
+    follow()
     token = tl.program_id(0)
-    if token >= tl.load(live_tokens):
-        return
+    live_width = tl.where(token < tl.load(live_tokens), width, 0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     # Unrolled, so that the loads of all slots are in flight together.
     for slot in tl.static_range(TOP_K):
         row = tl.load(inverse + token * TOP_K + slot)
         place = rows + row.to(tl.int64) * width + columns
-        live_width = tl.where(row >= 0, width, 0)
-        value = tl.load(place, mask=columns < live_width, other=0.0).to(tl.float32)
+        read_width = tl.where(row >= 0, live_width, 0)
+        value = tl.load(place, mask=columns < read_width, other=0.0).to(tl.float32)
         if WEIGHTED:
             value = value * tl.load(weights + token * TOP_K + slot)
         total += value
     place = out + token.to(tl.int64) * width + columns
-    tl.store(place, to_bf16(total * factor), mask=columns < width)
+    tl.store(place, to_bf16(total * factor), mask=columns < live_width)

@@ -44,7 +44,11 @@ from ._megamoe_inputs import (
 SPLIT_GRANULE = 256
 # More SM ids than any GPU has: ids need not be dense.
 SM_IDS = 1024
-GLUE_COLUMNS = 1024
+# Columns of a program in glue: a whole token where there are many; less for more programs where few.
+GLUE_COLUMNS = (4096, 2048, 1024, 512)
+FEW_COLUMNS = 512
+# Lanes that may stand idle past the last column before narrower programs are better.
+IDLE_LANES = 1.07
 ROUTE_CHUNK = 1024
 # Above so many routes (of the capacity) two more launches cost less than reading all routes an expert.
 FEW_ROUTES = 2048
@@ -295,8 +299,7 @@ def _plan_route(
     schedules = {
         unit: empty_schedule(problem, block_m, device) for unit, block_m in blocks.items()
     }
-    few = inputs.topk_ids.numel() <= FEW_ROUTES
-    make = _few_routes if few else _many_routes
+    make = _few_routes if _has_few_routes(problem) else _many_routes
     tiles = tuple(
         tensor
         for schedule in schedules.values()
@@ -316,7 +319,7 @@ def _few_routes(
     experts = problem.local_experts
     args = (
         inputs.topk_ids, inputs.live_tokens, routed.routes, routed.inverse, routed.offsets,
-        *tiles, 0, experts, problem.shape.top_k, *blocks,
+        *tiles, row_capacity(problem), 0, experts, problem.shape.top_k, *blocks,
     )  # fmt: skip
     return (Launch(fn=route, grid=(experts,), args=args, kwargs=_route_options(experts)),)
 
@@ -367,13 +370,27 @@ def _route_options(experts: int) -> dict[str, object]:
     }
 
 
+def _has_few_routes(problem: Problem) -> bool:
+    return row_capacity(problem) <= FEW_ROUTES
+
+
+def _glue_columns(problem: Problem) -> int:
+    """Return the columns of one program of glue."""
+    hidden = problem.shape.hidden
+    if _has_few_routes(problem):
+        return FEW_COLUMNS
+    filled = (b for b in GLUE_COLUMNS if -(-hidden // b) * b <= IDLE_LANES * hidden)
+    return next(filled, GLUE_COLUMNS[-1])
+
+
 def _quantise_launch(
     problem: Problem, inputs: Inputs, routed: Routed, rows: Quantised, *, permuted: bool
 ) -> Launch:
     hidden = problem.shape.hidden
+    block = _glue_columns(problem)
     return Launch(
         fn=quantise_rows,
-        grid=(problem.capacity, -(-hidden // GLUE_COLUMNS)),
+        grid=(problem.capacity, -(-hidden // block)),
         args=(
             inputs.x, rows.data, rows.scale, routed.inverse if permuted else None,
             inputs.live_tokens, hidden,
@@ -383,8 +400,10 @@ def _quantise_launch(
             "PERMUTE": permuted,
             "FORMAT": problem.activations.name,
             "GROUP": x_group(problem),
-            "BLOCK": GLUE_COLUMNS,
-            "num_warps": 4,
+            "EAGER": _has_few_routes(problem),
+            "BLOCK": block,
+            # 16 elements a thread: 16 bytes of fp8 in one store.
+            "num_warps": max(1, block // 512),
             **OPTIONS,
         },
     )  # fmt: skip
@@ -394,9 +413,10 @@ def _combine_launch(
     problem: Problem, inputs: Inputs, routed: Routed, rows: Tensor, out: Tensor
 ) -> Launch:
     hidden = problem.shape.hidden
+    block = _glue_columns(problem)
     return Launch(
         fn=combine,
-        grid=(problem.capacity, -(-hidden // GLUE_COLUMNS)),
+        grid=(problem.capacity, -(-hidden // block)),
         args=(
             rows, routed.inverse, inputs.topk_weights, out, inputs.live_tokens, hidden,
             float(problem.shape.routed_scaling_factor),
@@ -404,8 +424,9 @@ def _combine_launch(
         kwargs={
             "TOP_K": problem.shape.top_k,
             "WEIGHTED": not problem.shape.weight_on_input,
-            "BLOCK": GLUE_COLUMNS,
-            "num_warps": 4,
+            "BLOCK": block,
+            # 8 elements a thread: 16 bytes of bf16 in one load a slot.
+            "num_warps": block // 256,
             **OPTIONS,
         },
     )  # fmt: skip

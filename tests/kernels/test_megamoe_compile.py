@@ -78,14 +78,38 @@ def test_every_structure_compiles_to_tensor_core_code_of_its_gpu(
         assert ("%smid" in kernel.asm["ptx"]) == (tile["split"] == "domains")
 
 
+@pytest.mark.parametrize("tokens", [64, 4096])
 @pytest.mark.parametrize("arch", ARCHS)
-def test_glue_compiles(compile_for: Compile, arch: int) -> None:
+def test_glue_compiles_and_touches_memory_only_after_the_launch_before(
+    compile_for: Compile, arch: int, tokens: int
+) -> None:
     pair = PAIRS[2]
-    problem = problem_of(*pair[:2])
+    problem = problem_of(*pair[:2]).at(tokens)
     inputs = PROVIDES.make_inputs(problem, device="meta", seed=0)
     config = config_of(pair, block_m=16, load="tma", split="none")
     for launch in PROVIDES.launches(problem, Unit.GLUE, config, inputs):
-        assert compile_for(launch, arch).asm["cubin"]
+        kernel = compile_for(launch, arch)
+        assert kernel.asm["cubin"]
+        assert waits_first(kernel.asm["ptx"])
+
+
+@pytest.mark.parametrize("tile", TILES, ids=["plain", "tma-split", "swap-split", "swap-tma"])
+@pytest.mark.parametrize("arch", [90, 107])
+def test_gemms_touch_memory_only_after_the_launch_before(
+    compile_for: Compile, tile: dict[str, Any], arch: int
+) -> None:
+    for unit in GEMMS:
+        assert waits_first(compiled(compile_for, PAIRS[1], unit, arch, **tile).asm["ptx"])
+
+
+def waits_first(ptx: str) -> bool:
+    """Say whether every path waits for the launch before, then signals, then touches device memory."""
+    begin = ptx.index("griddepcontrol.wait")
+    signal = ptx.index("griddepcontrol.launch_dependents")
+    memory = re.search(r"\b((ld|st|atom|red|prefetch)\.\S*global|cp\.async)", ptx)
+    assert memory is not None
+    # No branch may lead around the wait.
+    return begin < signal < memory.start() and "bra" not in ptx[:begin].split("{", 1)[1]
 
 
 @pytest.mark.parametrize("unit", GEMMS, ids=lambda unit: unit.value)

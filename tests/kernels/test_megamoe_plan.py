@@ -101,12 +101,12 @@ def test_one_compiled_kernel_serves_every_token_count(
         )
         inputs = PROVIDES.make_inputs(problem, device="meta", seed=0)
         launches = PROVIDES.layer(problem, dict.fromkeys(GEMMS, config), inputs)
-        # Many routes are sorted by kernels of their own; all that follows is shared.
+        # Many routes have glue of their own; the GEMMs are shared.
         found = few if capacity < 1000 else many
         found.append([specialised(launch, arch)[0].hash() for launch in launches])
     assert all(one == few[0] for one in few)
     assert all(one == many[0] for one in many)
-    assert few[0][-4:] == many[0][-4:]
+    assert few[0][-3:-1] == many[0][-3:-1]
     assert (len(set(few[0])), len(set(many[0]))) == (5, 7)
 
 
