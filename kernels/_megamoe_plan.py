@@ -52,8 +52,9 @@ IDLE_LANES = 1.07
 ROUTE_CHUNK = 1024
 # Above so many routes (of the capacity) two more launches cost less than reading all routes an expert.
 FEW_ROUTES = 2048
-# Explicit, because triton 3.10 changes its default.
-OPTIONS = {"enable_fp_fusion": True}
+# FP fusion explicitly, because triton 3.10 changes its default. Every program waits for the launch before
+# (`follow`), so it may take its place on an SM while that one drains.
+OPTIONS = {"enable_fp_fusion": True, "launch_pdl": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
