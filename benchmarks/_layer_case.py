@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 import torch
@@ -113,12 +114,11 @@ def _seeds(problem: Problem, rows: str, count: int, seed: int) -> list[int]:
     first = seed * 1000
     if rows == "any":
         return list(range(first, first + count))
-    found = [
-        s for s in range(first, first + _MOST_SEEDS) if _has_rows(problem, s) == (rows == "some")
-    ]
+    seeds = range(first, first + _MOST_SEEDS)
+    found = list(islice((s for s in seeds if _has_rows(problem, s) == (rows == "some")), count))
     if len(found) < count:
         raise InvalidInput(f"only {len(found)} of {_MOST_SEEDS} steps have {rows!r} local rows")
-    return found[:count]
+    return found
 
 
 def _has_rows(problem: Problem, seed: int) -> bool:

@@ -21,14 +21,25 @@ from rubin_tune.tuner.silicon import silicon_of
 
 from ._layer_regimes import Regime
 
+Variant = tuple[Problem, Unit, LaunchConfig]
+
+
+def code_of(problem: Problem) -> Problem:
+    """Return a problem that stands for all token counts: the code is the same."""
+    return problem.at(1)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Configs of both GEMMs; `unfit` says why there are none, `why` where they are from."""
+    """Configs of both GEMMs; `unfit` says why there are none, `why` where they are from.
+
+    `is_exact`: both were tuned for this very problem and token count.
+    """
 
     configs: dict[Unit, LaunchConfig]
     why: str = ""
     unfit: str = ""
+    is_exact: bool = False
 
 
 def defaults(kernel: str, problem: Problem, gpu: Gpu) -> Choice:
@@ -45,7 +56,7 @@ def winners(table: Table | None, kernel: str, problem: Problem, gpu: Gpu) -> Cho
         return Choice(configs={}, unfit="no database of winners was given")
     found: Any = load("kernels", kernel)
     keys = problem_keys(problem, silicon_of(gpu))
-    configs, words = {}, []
+    configs, words, exact = {}, [], True
     for unit in GEMMS:
         choice = table.lookup(kernel, keys, problem.tokens, unit=unit.value)
         if not choice.config:
@@ -55,21 +66,19 @@ def winners(table: Table | None, kernel: str, problem: Problem, gpu: Gpu) -> Cho
             return Choice(configs={}, unfit=f"{unit.value}'s winner is not legal here: {config}")
         configs[unit] = config
         words.append(f"{unit.value} {choice.why}")
+        exact = exact and choice.why.startswith("exact")
     if len({found.coupling(config) for config in configs.values()}) > 1:
         return Choice(configs={}, unfit="the winners of the two GEMMs do not fit together")
-    return Choice(configs=configs, why="; ".join(words))
+    return Choice(configs=configs, why="; ".join(words), is_exact=exact)
 
 
 def lacking(
     table: Table | None, kernel: str, regimes: Iterable[tuple[Regime, Problem]], gpu: Gpu
 ) -> list[Regime]:
     """Return the regimes for which the table has no exact winners."""
-    found = []
-    for regime, problem in regimes:
-        why = winners(table, kernel, problem, gpu).why
-        if why.count("exact") < len(GEMMS):
-            found.append(regime)
-    return found
+    return [
+        regime for regime, problem in regimes if not winners(table, kernel, problem, gpu).is_exact
+    ]
 
 
 def sweep_into(
@@ -87,15 +96,15 @@ def sweep_into(
         sweep(request, database=database, cache_dir=cache_dir)
 
 
-def compile_all(
-    variants: Iterable[tuple[Problem, Unit, LaunchConfig]], gpu: Gpu, cache_dir: Path
-) -> dict[tuple[Unit, LaunchConfig], str]:
+def compile_all(variants: Iterable[Variant], gpu: Gpu, cache_dir: Path) -> dict[Variant, str]:
     """Compile variants of megamoe on all cores, into the cache they are launched from.
 
-    Returns those that cannot run, and why.
+    Returns those that cannot run, and why; their problems are `code_of` the given ones.
     """
     jobs = {
-        CompileJob(kernel="megamoe", problem=problem, unit=unit, config=config, arch=gpu.arch)
+        CompileJob(
+            kernel="megamoe", problem=code_of(problem), unit=unit, config=config, arch=gpu.arch
+        )
         for problem, unit, config in variants
     }
     farm, refused = CompileFarm(cache_dir=cache_dir), {}
@@ -105,7 +114,7 @@ def compile_all(
                 outcome if isinstance(outcome, Rejected) else over_limits(job.config, outcome, gpu)
             )
             if over is not None:
-                refused[job.unit, job.config] = f"{over.why}: {over.detail}"
+                refused[job.problem, job.unit, job.config] = f"{over.why}: {over.detail}"
     finally:
         farm.close()
     return refused

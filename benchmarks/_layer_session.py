@@ -52,7 +52,7 @@ class Session:
     seed: int
     table: Table | None = None
     machine: dict[str, Any] = field(default_factory=dict)
-    refused: dict[Any, str] = field(default_factory=dict)
+    refused: dict[configs.Variant, str] = field(default_factory=dict)
     bench: timing.Bench = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,8 +71,8 @@ class Session:
         if not engine.configs and problem.shape.weights != "mxfp4":
             engine = configs.defaults("fused_moe", problem, self.gpu)
         return [
-            self._ours("ours tuned", tuned),
-            self._ours("ours default", default),
+            self._ours("ours tuned", problem, tuned),
+            self._ours("ours default", problem, default),
             GroupedMM(),
             Transformers(),
             ExpertLoop(),
@@ -81,10 +81,10 @@ class Session:
             DenseMatmul(),
         ]
 
-    def _ours(self, name: str, choice: configs.Choice) -> Ours:
+    def _ours(self, name: str, problem: Problem, choice: configs.Choice) -> Ours:
         unfit = choice.unfit
-        for item in choice.configs.items():
-            unfit = unfit or self.refused.get(item, "")
+        for unit, config in choice.configs.items():
+            unfit = unfit or self.refused.get((configs.code_of(problem), unit, config), "")
         return Ours(name=name, configs=choice.configs, unfit=unfit, why=choice.why)
 
     def case(self, regime: Regime, problem: Problem) -> Case:
@@ -170,7 +170,9 @@ def _find_configs(session: Session, asked: argparse.Namespace, regimes: Sequence
     print()
 
 
-def _variants(session: Session, problems: Sequence[tuple[Regime, Problem]]) -> Iterator[Any]:
+def _variants(
+    session: Session, problems: Sequence[tuple[Regime, Problem]]
+) -> Iterator[configs.Variant]:
     for _, problem in problems:
         for choice in (
             configs.winners(session.table, "megamoe", problem, session.gpu),

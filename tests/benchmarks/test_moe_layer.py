@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks._layer_case import _has_rows, _seeds
+from benchmarks._layer_configs import code_of, compile_all, lacking, winners
 from benchmarks._layer_regimes import REGIMES, TINY, chosen, recorded_peers
 
 from benchmarks import moe_layer
 from rubin_tune.db.table_file import make_document, problem_keys
 from rubin_tune.kernels.megamoe import PROVIDES
+from rubin_tune.runtime import Table
 from rubin_tune.search_spaces import GEMMS, Unit
 from rubin_tune.topology import load_gpu
 from rubin_tune.tuner.silicon import silicon_of
@@ -150,6 +153,40 @@ def test_a_config_that_is_not_legal_is_no_winner(tmp_path: Path) -> None:
     found, _ = run(tmp_path, "--only", regime.name, "--db", str(table))
     tuned = results(found["regimes"][0], "layer")["ours tuned"]
     assert "is not legal here" in tuned["skipped"]
+
+
+def test_only_winners_of_the_very_problem_are_exact(tmp_path: Path) -> None:
+    gpu = load_gpu("h200")
+    regime = next(r for r in TINY if r.name == "tiny-bf16/8")
+    table = Table.load(table_for(tmp_path / "table.json", regime, {}))
+    same, other = (regime.problem(gpu, routing) for routing in ("uniform", "balanced"))
+    assert lacking(table, "megamoe", [(regime, same)], gpu) == []
+    assert lacking(table, "megamoe", [(regime, other)], gpu) == [regime]
+    assert lacking(table, "megamoe", [(regime, same.at(16))], gpu) == [regime]
+    assert winners(table, "megamoe", other, gpu).configs
+
+
+def test_steps_are_drawn_with_or_without_local_rows() -> None:
+    regime = next(r for r in REGIMES if r.name == "v4-flash-fp8-ep8/1-local")
+    problem = regime.problem(load_gpu("h200"), "uniform")
+    drawn = {}
+    for rows in ("some", "none", "any"):
+        seeds = _seeds(problem, rows, 8, 0)
+        drawn[rows] = [_has_rows(problem, seed) for seed in seeds]
+    assert drawn["some"] == [True] * 8
+    assert drawn["none"] == [False] * 8
+    assert len(set(drawn["any"])) == 2
+
+
+def test_a_variant_that_does_not_fit_is_refused_for_its_problem_only(tmp_path: Path) -> None:
+    gpu = load_gpu("h200")
+    problem = next(r for r in TINY if r.name == "tiny-bf16/8").problem(gpu, "uniform")
+    small = PROVIDES.default(problem, Unit.DOWN, gpu)
+    large = small.replace(block_m=256, block_n=128, block_k=128, num_warps=8, num_stages=6)
+    variants = [(problem.at(t), Unit.DOWN, c) for t in (1, 8) for c in (small, large)]
+    refused = compile_all(variants, gpu, tmp_path)
+    assert list(refused) == [(code_of(problem), Unit.DOWN, large)]
+    assert refused[code_of(problem), Unit.DOWN, large].startswith("shared_memory")
 
 
 def test_regimes_cover_the_rows_of_the_recorded_peers() -> None:
