@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from ..db import CompileReport, Rejected, Why
@@ -18,7 +19,7 @@ from ..topology import Gpu
 from .sass import Code, read_cubin
 
 _ELEMENT_BYTES = {"f8E4M3FN": 1, "f8E5M2": 1, "i8": 1, "bf16": 2, "f16": 2, "f32": 4}
-_ALLOC = re.compile(r"ttg\.local_alloc.*?!ttg\.memdesc<([\dx]+)x([A-Za-z]\w*), (#\w+)")
+_ALLOC = re.compile(r"ttg\.local_alloc[^\n]*?!ttg\.memdesc<([\dx]+)x([A-Za-z]\w*), (#\w+)")
 _PADDED = re.compile(r"^(#\w+) = #ttg\.nvmma_shared<\{[^}]*fp4Padded = true", re.MULTILINE)
 _TCGEN05 = re.compile(r"tcgen05\.mma[\w.:]*?kind::(\w+)")
 # What the SASS of a tcgen05 kind is called. Source: facts, hardware 5.1.
@@ -34,6 +35,8 @@ _UTC_NAMES = {
 _INSTRUCTION_K = re.compile(r"(?:wgmma\.mma_async|mma\.sync)[\w.]*?\.m\d+n\d+k(\d+)")
 # Rows on the M side of one tcgen05 instruction.
 _UTC_ROWS = 128
+# Columns on its N side at most.
+_UTC_COLUMNS = 256
 
 
 def compile_launch(launch: Launch, arch: int) -> Any:
@@ -70,7 +73,7 @@ def report_on(launch: Launch, arch: int) -> CompileReport:
     kernel = compile_launch(launch, arch)
     seconds = time.perf_counter() - begun
     code = read_cubin(kernel.asm["cubin"])
-    tile = _tile(launch.kwargs)
+    tile = _Tile.of(launch.kwargs)
     buffers, stage, weights = _stages(kernel.asm["ttgir"], tile)
     kind, depth, count = _matrix(code, kernel.asm["ptx"], tile)
     metadata = kernel.metadata
@@ -116,44 +119,87 @@ def over_limits(config: LaunchConfig, report: CompileReport, gpu: Gpu) -> Reject
     return None
 
 
-def _tile(kwargs: Mapping[str, Any]) -> tuple[int, int, int, bool]:
-    """Return (block_m, block_n, block_k, swapped) however the kernel spells them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tile:
+    """A launch's tile, however its kernel spells it (0 where it has no such name)."""
 
-    def named(*names: str) -> Any:
-        return next((kwargs[name] for name in names if name in kwargs), 0)
+    block_m: int
+    block_n: int
+    block_k: int
+    swapped: bool
 
-    return (
-        int(named("BLOCK_M", "BLOCK_SIZE_M")),
-        int(named("BLOCK_N", "BLOCK_SIZE_N")),
-        int(named("BLOCK_K", "BLOCK_SIZE_K")),
-        bool(named("SWAP_AB")),
-    )
+    @classmethod
+    def of(cls, kwargs: Mapping[str, Any]) -> _Tile:
+        """Read it from a launch's constexprs."""
+
+        def named(*names: str) -> Any:
+            return next((kwargs[name] for name in names if name in kwargs), 0)
+
+        return cls(
+            block_m=int(named("BLOCK_M", "BLOCK_SIZE_M")),
+            block_n=int(named("BLOCK_N", "BLOCK_SIZE_N")),
+            block_k=int(named("BLOCK_K", "BLOCK_SIZE_K")),
+            swapped=bool(named("SWAP_AB")),
+        )
+
+    def holds(self, array: _Array) -> bool:
+        """Whether an array is one of the two operands: a block's rows by a k-tile, FP4 in pairs or not."""
+        depths = {self.block_k, self.block_k // 2 if array.element == "i8" else self.block_k}
+        a, b = array.sizes
+        rows = {self.block_m, self.block_n}
+        return (a in rows and b in depths) or (b in rows and a in depths)
 
 
-def _stages(ttgir: str, tile: tuple[int, int, int, bool]) -> tuple[int, int, int]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Array:
+    """One matrix in shared memory, once for each buffer (0: not pipelined)."""
+
+    buffers: int
+    sizes: tuple[int, int]
+    element: str
+    size_bytes: int
+
+
+def _arrays(ttgir: str) -> list[_Array]:
+    """Return the matrices that a kernel allocates in shared memory."""
+    padded = set(_PADDED.findall(ttgir))
+    found = []
+    for dims, element, layout in _ALLOC.findall(ttgir):
+        sizes = [int(d) for d in dims.split("x")]
+        if element not in _ELEMENT_BYTES or not 2 <= len(sizes) <= 3:
+            continue
+        rows, columns = sizes[-2:]
+        size = rows * columns * _ELEMENT_BYTES[element] * (2 if layout in padded else 1)
+        found.append(
+            _Array(
+                buffers=sizes[0] if len(sizes) == 3 else 0,
+                sizes=(rows, columns),
+                element=element,
+                size_bytes=size,
+            )
+        )
+    return found
+
+
+def _stages(ttgir: str, tile: _Tile) -> tuple[int, int, int]:
     """Return (buffers, bytes of one, the weights' share) of the software pipeline.
 
     A pipelined operand is a shared-memory array with the buffers as its first dimension; FP4 that the target
-    must pad takes a byte an element.
+    must pad takes a byte an element. Without a pipeline an operand may be staged once a k-tile.
     """
-    padded = set(_PADDED.findall(ttgir))
-    operands = []
-    for dims, element, layout in _ALLOC.findall(ttgir):
-        sizes = [int(d) for d in dims.split("x")]
-        if len(sizes) != 3 or element not in _ELEMENT_BYTES:
-            continue
-        size = sizes[1] * sizes[2] * _ELEMENT_BYTES[element] * (2 if layout in padded else 1)
-        operands.append((sizes[0], sizes[1:], size))
-    if not operands:
-        return 1, 0, 0
-    buffers = max(count for count, _, _ in operands)
-    stage = sum(size for count, _, size in operands if count == buffers)
-    block_n = tile[1]
-    weights = max((size for _, dims, size in operands if block_n in dims), default=0)
-    return buffers, stage, weights
+    arrays = _arrays(ttgir)
+    buffers = max((a.buffers for a in arrays), default=0)
+    staged = [a for a in arrays if a.buffers == buffers and (buffers or tile.holds(a))]
+    stage = sum(a.size_bytes for a in staged)
+    # FP4 comes in pairs, as bytes, and only weights are FP4; else the shape tells, and where both operands
+    # have the weights' shape their sizes are equal.
+    packed = [a for a in staged if a.element == "i8"]
+    shape = {(tile.block_n, tile.block_k), (tile.block_k, tile.block_n)}
+    shaped = packed or [a for a in staged if a.sizes in shape]
+    return max(1, buffers), stage, max((a.size_bytes for a in shaped), default=0)
 
 
-def _matrix(code: Code, ptx: str, tile: tuple[int, int, int, bool]) -> tuple[str, int, int]:
+def _matrix(code: Code, ptx: str, tile: _Tile) -> tuple[str, int, int]:
     """Return (kind, K of one instruction, instructions a k-tile).
 
     The loop's body is one k-tile: counting in the whole kernel would count peeled iterations too
@@ -165,11 +211,12 @@ def _matrix(code: Code, ptx: str, tile: tuple[int, int, int, bool]) -> tuple[str
     count = loop.matrix_count
     tensor = _TCGEN05.search(ptx)
     if tensor:
-        block_m, block_n, block_k, swapped = tile
-        rows = block_n if swapped else block_m
-        per_step = max(1, rows // _UTC_ROWS)
+        rows, columns = tile.block_m, tile.block_n
+        if tile.swapped:
+            rows, columns = columns, rows
+        per_step = max(1, rows // _UTC_ROWS) * -(-columns // _UTC_COLUMNS)
         kind = _UTC_NAMES.get(tensor[1], f"utc{tensor[1]}mma")
-        return kind, block_k * per_step // count, count
+        return kind, tile.block_k * per_step // count, count
     (kind, _) = max(loop.matrix, key=lambda pair: pair[1])
     depth = _INSTRUCTION_K.search(ptx)
     return kind, int(depth[1]) if depth else 0, count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -12,6 +13,9 @@ from ..db import default_path
 from ..topology import detect_gpu
 from .make import default_cache_dir
 from .toolchain import advice, ptxas_path, ptxas_version, supported_targets
+
+# Percent of the time that a GPU which only draws a desktop may be found working.
+_IDLE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,29 @@ def _gpu() -> Finding:
     if live is None:
         detail = "none: sweeps predict with the cost model"
         return Finding(what="GPU", ok=True, detail=detail)
-    return Finding(what="GPU", ok=True, detail=f"{live.title} (sm_{live.arch}, {live.sms} SMs)")
+    detail = f"{live.title} (sm_{live.arch}, {live.sms} SMs)"
+    load = _gpu_load()
+    if load > _IDLE:
+        advice = "end what else runs on it: times taken now would be too long"
+        return Finding(what="GPU", ok=False, detail=f"{detail}, {load} % busy", advice=advice)
+    return Finding(what="GPU", ok=True, detail=detail)
+
+
+def _gpu_load() -> int:
+    """Return how busy the first GPU is, in percent; 0 where nvidia-smi does not say."""
+    command = [
+        "nvidia-smi",
+        "--query-gpu=utilization.gpu",
+        "--format=csv,noheader,nounits",
+        "-i",
+        "0",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    said = done.stdout.strip()
+    return int(said) if said.isdigit() else 0
 
 
 def _folder(what: str, path: Path, how: str) -> Finding:

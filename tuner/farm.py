@@ -7,77 +7,39 @@ changes the code; the token count does not.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
-import multiprocessing
 import os
-import subprocess
-import sys
+import re
+import shutil
+import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures import TimeoutError as FutureTimeout
-from concurrent.futures import as_completed
-from dataclasses import dataclass, field
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
 from ..db import CompileReport, Rejected, Toolchain, Why
-from ..db.codec import (
-    compile_from_json,
-    compile_to_json,
-    problem_from_json,
-    problem_to_json,
-    rejected_from_json,
-    rejected_to_json,
-    toolchain_from_json,
-    toolchain_to_json,
-)
 from ..errors import InvalidInput, StorageFull, WorkerLost
 from ..registry import load
-from ..search_spaces import LaunchConfig, Problem, Unit
-from .compile import report_on
+from .elsewhere import compile_elsewhere
+from .jobs import CompileJob as CompileJob
+from .jobs import Outcome, compile_job, outcome_from_json, outcome_to_json
 from .make import default_cache_dir
+from .processes import end_group, lead_group, spawn_context
 from .toolchain import toolchain
 
 TIME_LIMIT_S = 120.0
 # Triton and LLVM keep memory of each compilation: a worker is replaced after this many.
 TASKS_A_WORKER = 200
-_FORMAT = 1
-_TOKENS = 128
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompileJob:
-    """One variant for one target."""
-
-    kernel: str
-    problem: Problem
-    unit: Unit
-    config: LaunchConfig
-    arch: int
-
-    def key(self, source_hash: str, made_by: Toolchain) -> str:
-        """Hash of everything that changes the code: neither tokens nor routing nor the model's name."""
-        record = problem_to_json(self.problem.at(_TOKENS))
-        shape = dict(record["shape"])
-        for name in ("model", "also", "layers", "top_k" if self.unit is Unit.DOWN else "model"):
-            shape.pop(name, None)
-        parts = {
-            "format": _FORMAT,
-            "kernel": [self.kernel, source_hash],
-            "shape": shape,
-            "layout": record["layout"],
-            "unit": self.unit.value,
-            "config": self.config.key,
-            "arch": self.arch,
-            "toolchain": made_by.key,
-        }
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:40]
-
-
-Outcome = CompileReport | Rejected
+# Jobs handed to the pool ahead of the caller, a worker: it goes on while the caller times a variant.
+_AHEAD = 8
+_TELLING = re.compile(r"error|fatal|assert|abort|unsupported|segmentation", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -94,8 +56,11 @@ class CompileFarm:
     jobs: int | None = None
     cache_dir: Path | None = None
     time_limit_s: float = TIME_LIMIT_S
-    work: Any = None
+    work: Callable[[CompileJob], Outcome] = compile_job
     _pool: Any = field(default=None, init=False)
+    _logs: Path | None = field(default=None, init=False)
+    _running: dict[Any, tuple[CompileJob, Path]] = field(default_factory=dict, init=False)
+    _started: int = field(default=0, init=False)
 
     def run(self, jobs: Sequence[CompileJob]) -> Iterator[tuple[CompileJob, Outcome]]:
         """Yield each job with its outcome, cached ones first, then as they complete.
@@ -104,19 +69,27 @@ class CompileFarm:
             StorageFull: no room to cache a report.
             WorkerLost: processes cannot be started.
         """
-        waiting = []
+        waiting: deque[CompileJob] = deque()
         for job in jobs:
             cached = self._cached(job)
             if cached is None:
                 waiting.append(job)
             else:
                 yield job, cached
-        futures = {self._schedule(job): job for job in waiting}
-        for future in as_completed(futures):
-            job = futures[future]
-            outcome = self._outcome(future, job)
-            self._keep(job, outcome)
-            yield job, outcome
+        try:
+            while waiting or self._running:
+                while waiting and len(self._running) < _AHEAD * self._workers:
+                    self._schedule(waiting.popleft())
+                done, _ = wait(self._running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    job, log = self._running.pop(future)
+                    outcome = self._outcome(future, job, log)
+                    self._keep(job, outcome)
+                    yield job, outcome
+        finally:
+            # The caller left early, or was interrupted: nobody asks for the rest any more.
+            if self._running:
+                self.close()
 
     def close(self) -> None:
         """End the processes at once; what was not yielded is lost."""
@@ -124,31 +97,57 @@ class CompileFarm:
             self._pool.stop()
             self._pool.join()
             self._pool = None
+        for _, log in self._running.values():
+            end_group(_pid_of(log))
+        self._running.clear()
+        if self._logs is not None:
+            shutil.rmtree(self._logs, ignore_errors=True)
+            self._logs = None
 
-    def _schedule(self, job: CompileJob) -> Any:
+    @property
+    def _workers(self) -> int:
+        return self.jobs or os.cpu_count() or 1
+
+    def _schedule(self, job: CompileJob) -> None:
         if self._pool is None:
             self._pool = ProcessPool(
-                max_workers=self.jobs or os.cpu_count() or 1,
+                max_workers=self._workers,
                 max_tasks=TASKS_A_WORKER,
-                context=multiprocessing.get_context("spawn"),
+                context=spawn_context(),
                 initializer=_start_worker,
                 initargs=(str(triton_cache(self.cache_dir)),),
             )
-        return self._pool.schedule(
-            self.work or compile_job, args=(job,), timeout=self.time_limit_s
-        )
+        if self._logs is None:
+            self._logs = Path(tempfile.mkdtemp(prefix="rubin-tune-logs-"))
+        log = self._logs / f"{self._started}.log"
+        self._started += 1
+        try:
+            future = self._pool.schedule(
+                _logged, args=(self.work, job, str(log)), timeout=self.time_limit_s
+            )
+        except RuntimeError as error:
+            raise WorkerLost(f"compile processes cannot be kept alive: {error}") from error
+        self._running[future] = (job, log)
 
-    def _outcome(self, future: Any, job: CompileJob) -> Outcome:
+    def _outcome(self, future: Any, job: CompileJob, log: Path) -> Outcome:
         try:
             found: Outcome = future.result()
         except FutureTimeout:
+            end_group(_pid_of(log))
             detail = f"not done within {self.time_limit_s:.0f} s"
             return Rejected(config=job.config, why=Why.COMPILE_TIMEOUT, detail=detail)
         except ProcessExpired as error:
-            detail = f"the compiler's process ended: {error}"
+            end_group(_pid_of(log))
+            detail = f"the compiler's process ended {_ending(error.exitcode)}{_told(log)}"
             return Rejected(config=job.config, why=Why.CRASH, detail=detail)
-        except RuntimeError as error:
+        except BrokenProcessPool as error:
             raise WorkerLost(f"compile processes cannot be kept alive: {error}") from error
+        except OSError as error:
+            raise _broken_storage(error, log.parent) from error
+        if isinstance(found, Rejected) and "PassManager" in found.detail:
+            # MLIR names the pass in the exception and prints the reason.
+            found = replace(found, detail=found.detail + _told(log))
+        log.unlink(missing_ok=True)
         return found
 
     def _path(self, job: CompileJob) -> Path:
@@ -172,25 +171,9 @@ class CompileFarm:
         path = self._path(job)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-                json.dump(outcome_to_json(outcome), file)
-            Path(file.name).replace(path)
+            _write(path, json.dumps(outcome_to_json(outcome)))
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise StorageFull(f"no room for compiled variants under {path.parent}") from error
-            raise WorkerLost(f"cannot cache under {path.parent}: {error.strerror}") from error
-
-
-def compile_job(job: CompileJob) -> Outcome:
-    """Compile one job in this process; the compiler's own words come back where it refuses."""
-    kernel: Any = load("kernels", job.kernel)
-    problem = job.problem.at(_TOKENS)
-    inputs = kernel.make_inputs(problem, device="meta", seed=0)
-    launch = kernel.launches(problem, job.unit, job.config, inputs)[-1]
-    try:
-        return report_on(launch, job.arch)
-    except Exception as error:  # noqa: BLE001 - triton, LLVM and ptxas raise what they like
-        return Rejected(config=job.config, why=Why.COMPILE_ERROR, detail=_words(error))
+            raise _broken_storage(error, path.parent) from error
 
 
 def compile_one(
@@ -200,9 +183,11 @@ def compile_one(
 
     Raises:
         InvalidInput: that Python cannot run our compile worker.
+        UnsupportedTarget: that Python's triton cannot compile for the target.
     """
     if python is not None:
-        return _elsewhere(job, python)
+        cache = triton_cache(cache_dir)
+        return compile_elsewhere(job, python, triton_cache=cache, time_limit_s=TIME_LIMIT_S)
     farm = CompileFarm(jobs=1, cache_dir=cache_dir)
     try:
         ((_, outcome),) = farm.run([job])
@@ -216,90 +201,56 @@ def triton_cache(cache_dir: Path | None) -> Path:
     return (cache_dir or default_cache_dir()) / "triton"
 
 
-def outcome_to_json(outcome: Outcome) -> dict[str, Any]:
-    """Return an outcome as JSON values."""
-    if isinstance(outcome, Rejected):
-        return {"rejected": rejected_to_json(outcome)}
-    return {"report": compile_to_json(outcome)}
+def _broken_storage(error: OSError, folder: Path) -> StorageFull | WorkerLost:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"no room for compiled variants under {folder}")
+    return WorkerLost(f"cannot write under {folder}: {error.strerror or error}")
 
 
-def outcome_from_json(found: dict[str, Any]) -> Outcome:
-    """Read what `outcome_to_json` wrote."""
-    if "rejected" in found:
-        return rejected_from_json(found["rejected"])
-    return compile_from_json(found["report"])
-
-
-def job_to_json(job: CompileJob) -> dict[str, Any]:
-    """Return a job as JSON values."""
-    return {
-        "kernel": job.kernel,
-        "problem": problem_to_json(job.problem),
-        "unit": job.unit.value,
-        "config": job.config.as_dict(),
-        "arch": job.arch,
-    }
-
-
-def job_from_json(found: dict[str, Any]) -> CompileJob:
-    """Read what `job_to_json` wrote."""
-    return CompileJob(
-        kernel=found["kernel"],
-        problem=problem_from_json(found["problem"]),
-        unit=Unit(found["unit"]),
-        config=LaunchConfig.of(found["config"]),
-        arch=found["arch"],
-    )
-
-
-def _elsewhere(job: CompileJob, python: str) -> tuple[CompileReport, Toolchain] | Rejected:
-    # Our package lies in src/ as links or in site-packages: either way its parent's parent.
-    home = Path(sys.modules["rubin_tune"].__file__ or "").resolve().parents[1]
-    command = [python, "-m", "rubin_tune.tuner.compile_worker"]
-    try:
-        done = subprocess.run(
-            command,
-            input=json.dumps(job_to_json(job)),
-            capture_output=True,
-            text=True,
-            timeout=TIME_LIMIT_S,
-            env={**os.environ, "PYTHONPATH": str(home)},
-            check=False,
-        )
-    except OSError as error:
-        raise InvalidInput(f"cannot run {python!r}: {error.strerror}") from error
-    except subprocess.TimeoutExpired:
-        detail = f"not done within {TIME_LIMIT_S:.0f} s"
-        return Rejected(config=job.config, why=Why.COMPILE_TIMEOUT, detail=detail)
-    if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise InvalidInput(f"{python!r} cannot compile for us: {last[:300]}")
-    found = json.loads(done.stdout)
-    outcome = outcome_from_json(found["outcome"])
-    if isinstance(outcome, Rejected):
-        return outcome
-    return outcome, toolchain_from_json(found["toolchain"])
-
-
-def worker_answer(job: CompileJob) -> dict[str, Any]:
-    """Return what the compile worker prints: the outcome and the toolchain that made it."""
-    return {
-        "outcome": outcome_to_json(compile_job(job)),
-        "toolchain": toolchain_to_json(toolchain(job.arch)),
-    }
+def _write(path: Path, text: str) -> None:
+    """Write a file that is whole or not there."""
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+        written = Path(file.name)
+        try:
+            file.write(text)
+            file.flush()
+            written.replace(path)
+        finally:
+            written.unlink(missing_ok=True)
 
 
 def _start_worker(cache: str) -> None:
+    lead_group()
     os.environ["TRITON_CACHE_DIR"] = cache
-    # Triton prints whole PTX files where ptxas refuses them; stdout belongs to our results.
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
 
 
-def _words(error: BaseException) -> str:
-    text = str(error) or repr(error)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    telling = [line for line in lines if "error" in line.lower()] or lines
-    return f"{type(error).__name__}: {' | '.join(telling[:3])}"[:800]
+def _logged(work: Callable[[CompileJob], Outcome], job: CompileJob, log: str) -> Outcome:
+    """Do the work with all output in a file, which starts with this process's id.
+
+    Triton prints whole PTX files where ptxas refuses them, and a compiler that aborts says why on stderr.
+    """
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(file, f"{os.getpid()}\n".encode())
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.close(file)
+    return work(job)
+
+
+def _pid_of(log: Path) -> int:
+    """Return the process that a log belongs to, 0 where the job never began."""
+    lines = log.read_text(errors="replace").split("\n", 1) if log.exists() else [""]
+    return int(lines[0]) if lines[0].isdigit() else 0
+
+
+def _told(log: Path) -> str:
+    """Return what a compiler said before it failed, as the end of a sentence."""
+    lines = log.read_text(errors="replace").splitlines()[1:] if log.exists() else []
+    telling = [line.strip() for line in lines if _TELLING.search(line)]
+    return f": {' | '.join(telling[:3])[:600]}" if telling else ""
+
+
+def _ending(code: int) -> str:
+    if code < 0:
+        return f"by {signal.Signals(-code).name}"
+    return f"with exit code {code}"

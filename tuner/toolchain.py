@@ -18,7 +18,10 @@ TARGETS = (90, 100, 103, 107)
 # The first triton that lowers sm_107 (it asks LLVM for sm_100 and names the target sm_107a).
 # Source: facts, hardware 1.3.
 TRITON_FOR_RUBIN = (3, 9)
-_BLACKWELL = 100
+# From which target on triton runs its second assembler, ptxas-blackwell, where its source does not say.
+_SECOND_ASSEMBLER = 100
+# The first whose binder and packing of arguments we call. Source: pyproject.toml.
+OLDEST_TRITON = (3, 6)
 _ADVICE = {
     107: "pip install 'triton>=3.9' (its ptxas is 13.4), or set TRITON_PTXAS_BLACKWELL_PATH to the "
     "ptxas of CUDA >= 13.4",
@@ -38,18 +41,35 @@ def toolchain(arch: int) -> Toolchain:
 
 
 def ptxas_path(arch: int) -> Path | None:
-    """Return the assembler that triton runs for a target: Blackwell and newer have one of their own."""
-    blackwell = arch >= _BLACKWELL
-    name = "TRITON_PTXAS_BLACKWELL_PATH" if blackwell else "TRITON_PTXAS_PATH"
-    chosen = os.environ.get(name)
-    if chosen:
+    """Return the assembler that triton runs for a target: it has one more for newer ones.
+
+    One that an environment variable names wins, unless it cannot be run: so does triton choose.
+    """
+    second = arch >= _second_assembler_from()
+    chosen = os.environ.get("TRITON_PTXAS_BLACKWELL_PATH" if second else "TRITON_PTXAS_PATH")
+    if chosen and os.access(chosen, os.X_OK):
         return Path(chosen)
-    spec = find_spec("triton")
-    if spec is None or not spec.submodule_search_locations:
+    folder = _triton_folder()
+    if folder is None:
         return None
-    folder = Path(spec.submodule_search_locations[0]) / "backends/nvidia/bin"
-    path = folder / ("ptxas-blackwell" if blackwell else "ptxas")
+    path = folder / "backends/nvidia/bin" / ("ptxas-blackwell" if second else "ptxas")
     return path if path.exists() else None
+
+
+@cache
+def _second_assembler_from() -> int:
+    """Return the target from which on triton uses ptxas-blackwell: 100 in triton 3.6, 90 in 3.9."""
+    folder = _triton_folder()
+    source = folder / "backends/nvidia/compiler.py" if folder else None
+    text = source.read_text() if source and source.exists() else ""
+    found = re.search(r"def get_ptxas\(arch[^\n]*\n(?:(?!\n\n).)*?arch (?:<|>=) (\d+)", text, re.S)
+    return int(found[1]) if found else _SECOND_ASSEMBLER
+
+
+def _triton_folder() -> Path | None:
+    spec = find_spec("triton")
+    places = spec.submodule_search_locations if spec else None
+    return Path(places[0]) if places else None
 
 
 @cache
@@ -66,6 +86,8 @@ def why_unsupported(arch: int) -> str:
     if not triton:
         return "triton is not installed"
     numbers = tuple(int(n) for n in re.findall(r"\d+", triton)[:2])
+    if numbers < OLDEST_TRITON:
+        return f"triton {triton} is too old"
     if arch >= 107 and numbers < TRITON_FOR_RUBIN:
         return f"triton {triton} does not know sm_{arch}"
     if f"sm_{arch}" not in _run(arch, "--help"):

@@ -15,7 +15,8 @@ from rubin_tune.search_spaces import LaunchConfig, Problem, Unit
 from rubin_tune.topology import resolve_target
 from rubin_tune.tuner import toolchain as tools
 from rubin_tune.tuner.compile import over_limits
-from rubin_tune.tuner.farm import CompileJob, compile_job, compile_one
+from rubin_tune.tuner.farm import compile_one
+from rubin_tune.tuner.jobs import CompileJob, compile_job
 
 SWAPPED = LaunchConfig.of(
     act_group=32, block_k=128, block_m=16, block_n=128, group_m=1, load="pointers",
@@ -45,6 +46,23 @@ def test_fp4_is_packed_on_rubin_and_its_instruction_is_twice_as_deep(
     assert blackwell.mma_kind == rubin.mma_kind == "utcqmma"
     assert rubin.tmem_columns == 32
     assert blackwell.buffers == rubin.buffers
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize("swap_ab", [True, False])
+def test_weights_are_told_from_activations_of_the_same_tile(mxfp4: Problem, swap_ab: bool) -> None:
+    config = SWAPPED.replace(block_m=128, num_stages=4, swap_ab=swap_ab)
+    blackwell, rubin = (compiled(mxfp4, config, arch) for arch in (103, 107))
+    assert rubin.weight_stage_bytes * 2 == blackwell.weight_stage_bytes == 128 * 128
+    assert rubin.stage_bytes == 128 * 128 + 128 * 64
+    assert (blackwell.mma_k, rubin.mma_k) == (32, 64)
+
+
+@pytest.mark.compile
+def test_operands_that_are_not_pipelined_are_staged_once(mxfp4: Problem) -> None:
+    report = compiled(mxfp4, SWAPPED.replace(num_stages=1), 107)
+    assert (report.buffers, report.weight_stage_bytes) == (1, 128 * 64)
+    assert report.stage_bytes == 128 * 64 + 16 * 128
 
 
 @pytest.mark.compile

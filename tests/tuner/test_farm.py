@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from rubin_tune.db import CompileReport, Rejected, Why
-from rubin_tune.errors import InvalidInput
+from rubin_tune.errors import InvalidInput, StorageFull
 from rubin_tune.search_spaces import LaunchConfig, Problem, Unit
-from rubin_tune.tuner.farm import (
-    CompileFarm,
+from rubin_tune.tuner.farm import CompileFarm, compile_one
+from rubin_tune.tuner.jobs import (
     CompileJob,
-    compile_one,
+    compile_job,
     job_from_json,
     job_to_json,
     outcome_from_json,
@@ -34,7 +38,14 @@ def behave(job: CompileJob) -> CompileReport | Rejected:
     """A compiler that does what the config says."""
     how = job.config["how"]
     if how == "crash":
+        os.write(2, b"LLVM ERROR: Cannot select: intrinsic\n")
         os.abort()
+    if how == "assembler hangs":
+        assembler = subprocess.Popen(["sleep", "60"])
+        Path(os.environ["TRITON_CACHE_DIR"]).parent.joinpath("pid").write_text(str(assembler.pid))
+        assembler.wait()
+    if how == "no room":
+        raise OSError(errno.ENOSPC, "No space left on device")
     if how == "hang":
         time.sleep(60)
     if how == "error":
@@ -76,6 +87,69 @@ def test_a_report_is_cached_and_a_crash_is_not(tmp_path: Path, mxfp4: Problem) -
     assert [outcome for _, outcome in second.run([job(mxfp4, "fine")])] == [REPORT]
     second.close()
     assert len(list((tmp_path / "reports").rglob("*.json"))) == 1
+
+
+def test_a_crash_is_told_in_the_compilers_words(farm: CompileFarm, mxfp4: Problem) -> None:
+    ((_, outcome),) = farm.run([job(mxfp4, "crash")])
+    assert isinstance(outcome, Rejected)
+    assert outcome.detail == (
+        "the compiler's process ended by SIGABRT: LLVM ERROR: Cannot select: intrinsic"
+    )
+
+
+def test_an_assembler_that_hangs_is_ended_with_its_worker(
+    farm: CompileFarm, tmp_path: Path, mxfp4: Problem
+) -> None:
+    farm.time_limit_s = 1.0
+    ((_, outcome),) = farm.run([job(mxfp4, "assembler hangs")])
+    assert isinstance(outcome, Rejected)
+    assert outcome.why is Why.COMPILE_TIMEOUT
+    assert ended(int((tmp_path / "pid").read_text()))
+
+
+def ended(pid: int) -> bool:
+    for _ in range(50):
+        state = Path(f"/proc/{pid}/stat")
+        if not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z":
+            return True
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    return False
+
+
+def test_a_full_disk_is_no_variants_fault(farm: CompileFarm, mxfp4: Problem) -> None:
+    with pytest.raises(StorageFull, match="no room for compiled variants"):
+        list(farm.run([job(mxfp4, "no room")]))
+
+
+def test_leaving_early_ends_the_processes_at_once(farm: CompileFarm, mxfp4: Problem) -> None:
+    begun = time.monotonic()
+    found = farm.run([job(mxfp4, how) for how in ("fine", "hang", "hang")])
+    assert next(found)[1] == REPORT
+    found.close()  # type: ignore[attr-defined]
+    assert time.monotonic() - begun < 4.0
+    ((again, _),) = farm.run([job(mxfp4, "error")])
+    assert again.config["how"] == "error"
+
+
+def test_a_script_without_a_main_guard_can_start_workers() -> None:
+    script = (
+        "import os\nfrom pebble import ProcessPool\n"
+        "from rubin_tune.tuner.processes import spawn_context\n"
+        "pool = ProcessPool(max_workers=1, context=spawn_context())\n"
+        "print(pool.schedule(os.getpid).result(), flush=True)\npool.stop()\npool.join()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-"], input=script, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip().isdigit(), done.stderr
+
+
+def test_a_config_that_the_kernel_cannot_launch_is_a_value(mxfp4: Problem) -> None:
+    outcome = compile_job(job(mxfp4, "fine"))
+    assert isinstance(outcome, Rejected)
+    assert outcome.why is Why.COMPILE_ERROR
+    assert outcome.detail.startswith("KeyError: ")
 
 
 def never(job: CompileJob) -> CompileReport:
