@@ -40,7 +40,7 @@ class Clock(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GpuClock:
     """CUDA graphs and the tuner's interleaved rounds."""
 
@@ -69,7 +69,7 @@ class GpuClock:
         return None if status else count.value
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CpuClock:
     """One run each: checks this program where there is no GPU; its times mean nothing."""
 
