@@ -165,80 +165,18 @@ def take_ticket(sm_domain, tickets, tiles_m, tiles_first, tiles_second):
 
 
 @triton.jit
-def grouped_gemm(
+def multiply_tile(
+    pid_m, pid_n,
     x, x_scale, w, w_scale, bias, row_weights, out, out_scale,
-    routes, offsets, tile_expert, tile_row, live_tiles, sm_domain, tickets,
-    n, k, half,
+    routes, offsets, tile_expert, tile_row, n, k,
     WEIGHTS: tl.constexpr, ACTIVATIONS: tl.constexpr, X_GROUP: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    SWAP_AB: tl.constexpr, TMA: tl.constexpr, SPLIT: tl.constexpr, EVEN_K: tl.constexpr,
-    TOP_K: tl.constexpr, GATE_UP: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
-    LIMIT: tl.constexpr, SHIFT: tl.constexpr, OUT_GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    SWAP_AB: tl.constexpr, TMA: tl.constexpr, EVEN_K: tl.constexpr, TOP_K: tl.constexpr,
+    GATE_UP: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr, LIMIT: tl.constexpr,
+    SHIFT: tl.constexpr, OUT_GROUP: tl.constexpr,
 ):  # fmt: skip
-    """Multiply every expert's rows with its weights: rows x k times [n, k] transposed.
-
-    Args:
-        x: Pointer or TMA descriptor of rows [*, k]; gate_up with pointers reads them in token
-            order.
-        x_scale: fp8_block128 float32 [*, k / X_GROUP]; mxfp8 uint8 [*, k / 32]; bf16 None.
-        w: Pointer or TMA descriptor of weights, [experts, n, k] or, as a descriptor, [experts * n,
-            k].
-        w_scale: fp8_block128 float32, one a 128 x 128 block of the matrices before interleaving:
-            gated gate_up [experts, 2, n/2/128, k/128], else [experts, n/128, k/128], rounded up;
-            mxfp4 uint8 [experts, n, k / 32]; bf16 None.
-        bias: float32 [experts, n], interleaved like w, or None.
-        row_weights: float32 by route, multiplied with the accumulator (the routed weight stands on
-            the input), or None.
-        out: gate_up: rows of n/2 (non-gated: n) in the activation format; down: bf16 rows of n.
-        out_scale: Scales of out, or None.
-        routes: int32, route (token * TOP_K + slot) of each row.
-        offsets: int32 [experts + 1], first row of each expert.
-        tile_expert: int32, expert of each row tile.
-        tile_row: int32, first row of each row tile.
-        live_tiles: int32 [1].
-        sm_domain: int32, locality domain by SM id (SPLIT), or None.
-        tickets: int32 [3], 0 (SPLIT), or None.
-        n: Rows of the weight matrix.
-        k: Columns of the weight matrix.
-        half: First column of n that belongs to the second half, a multiple of BLOCK_N (SPLIT).
-        WEIGHTS: Weight format.
-        ACTIVATIONS: Activation format.
-        X_GROUP: Elements along k that share a scale of x (fp8_block128).
-        BLOCK_M: Rows a tile.
-        BLOCK_N: Weight rows a tile; gate and up count separately.
-        BLOCK_K: Elements a step.
-        GROUP_M: Row tiles a band of the raster.
-        SWAP_AB: Weights stand on the M side of the instruction.
-        TMA: x and w are descriptors, x is in row order.
-        SPLIT: Columns in two halves, each served first by its own locality domain.
-        EVEN_K: BLOCK_K divides k.
-        TOP_K: Experts a token.
-        GATE_UP: Fuse bias, activation and requantisation; else store plain bf16 rows.
-        KIND: Activation.
-        ALPHA: Activation parameter.
-        LIMIT: Activation parameter.
-        SHIFT: Activation parameter.
-        OUT_GROUP: Output elements that share a scale.
-    """
+    """Compute and store one tile of `grouped_gemm`, whose arguments these are."""
     GATED: tl.constexpr = GATE_UP and KIND != "relu2"
-    follow()
-    tiles_n = tl.cdiv(n, BLOCK_N)
-    tiles_m = tl.load(live_tiles)
-    if SPLIT:
-        first = half // BLOCK_N
-        which, tile = take_ticket(sm_domain, tickets, tiles_m, first, tiles_n - first)
-        if tile < 0:
-            return
-        pid_m, pid_n = swizzle(
-            tile, tiles_m, tl.where(which == 0, first, tiles_n - first), GROUP_M
-        )
-        pid_n += which * first
-    else:
-        tile = tl.program_id(0)
-        if tile >= tiles_m * tiles_n:
-            return
-        pid_m, pid_n = swizzle(tile, tiles_m, tiles_n, GROUP_M)
-
     expert = tl.load(tile_expert + pid_m).to(tl.int64)
     row0 = tl.load(tile_row + pid_m)
     row_end = tl.load(offsets + expert + 1)
@@ -392,3 +330,99 @@ def grouped_gemm(
         places = out + rows.to(tl.int64)[:, None] * n + columns[None, :]
         live = row_live[:, None] & (columns < n)[None, :]
         tl.store(places, to_bf16(acc), mask=live)
+
+
+@triton.jit
+def grouped_gemm(
+    x, x_scale, w, w_scale, bias, row_weights, out, out_scale,
+    routes, offsets, tile_expert, tile_row, live_tiles, sm_domain, tickets,
+    n, k, half,
+    WEIGHTS: tl.constexpr, ACTIVATIONS: tl.constexpr, X_GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    SWAP_AB: tl.constexpr, TMA: tl.constexpr, SPLIT: tl.constexpr, PERSISTENT: tl.constexpr,
+    EVEN_K: tl.constexpr, TOP_K: tl.constexpr, GATE_UP: tl.constexpr, KIND: tl.constexpr, ALPHA: tl.constexpr,
+    LIMIT: tl.constexpr, SHIFT: tl.constexpr, OUT_GROUP: tl.constexpr,
+):  # fmt: skip
+    """Multiply every expert's rows with its weights: rows x k times [n, k] transposed.
+
+    Args:
+        x: Pointer or TMA descriptor of rows [*, k]; gate_up with pointers reads them in token
+            order.
+        x_scale: fp8_block128 float32 [*, k / X_GROUP]; mxfp8 uint8 [*, k / 32]; bf16 None.
+        w: Pointer or TMA descriptor of weights, [experts, n, k] or, as a descriptor, [experts * n,
+            k].
+        w_scale: fp8_block128 float32, one a 128 x 128 block of the matrices before interleaving:
+            gated gate_up [experts, 2, n/2/128, k/128], else [experts, n/128, k/128], rounded up;
+            mxfp4 uint8 [experts, n, k / 32]; bf16 None.
+        bias: float32 [experts, n], interleaved like w, or None.
+        row_weights: float32 by route, multiplied with the accumulator (the routed weight stands on
+            the input), or None.
+        out: gate_up: rows of n/2 (non-gated: n) in the activation format; down: bf16 rows of n.
+        out_scale: Scales of out, or None.
+        routes: int32, route (token * TOP_K + slot) of each row.
+        offsets: int32 [experts + 1], first row of each expert.
+        tile_expert: int32, expert of each row tile.
+        tile_row: int32, first row of each row tile.
+        live_tiles: int32 [1].
+        sm_domain: int32, locality domain by SM id (SPLIT), or None.
+        tickets: int32 [3], 0 (SPLIT), or None.
+        n: Rows of the weight matrix.
+        k: Columns of the weight matrix.
+        half: First column of n that belongs to the second half, a multiple of BLOCK_N (SPLIT).
+        WEIGHTS: Weight format.
+        ACTIVATIONS: Activation format.
+        X_GROUP: Elements along k that share a scale of x (fp8_block128).
+        BLOCK_M: Rows a tile.
+        BLOCK_N: Weight rows a tile; gate and up count separately.
+        BLOCK_K: Elements a step.
+        GROUP_M: Row tiles a band of the raster.
+        SWAP_AB: Weights stand on the M side of the instruction.
+        TMA: x and w are descriptors, x is in row order.
+        SPLIT: Columns in two halves, each served first by its own locality domain.
+        PERSISTENT: A program walks over tiles, as many apart as there are programs; loads of the next tile
+            are in flight during the epilogue. Else a program has one tile.
+        EVEN_K: BLOCK_K divides k.
+        TOP_K: Experts a token.
+        GATE_UP: Fuse bias, activation and requantisation; else store plain bf16 rows.
+        KIND: Activation.
+        ALPHA: Activation parameter.
+        LIMIT: Activation parameter.
+        SHIFT: Activation parameter.
+        OUT_GROUP: Output elements that share a scale.
+    """
+    follow()
+    tiles_n = tl.cdiv(n, BLOCK_N)
+    tiles_m = tl.load(live_tiles)
+    if PERSISTENT:
+        tl.assume(k > 0)
+        for tile in tl.range(
+            tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=True
+        ):
+            pid_m, pid_n = swizzle(tile, tiles_m, tiles_n, GROUP_M)
+            multiply_tile(
+                pid_m, pid_n, x, x_scale, w, w_scale, bias, row_weights, out, out_scale,
+                routes, offsets, tile_expert, tile_row, n, k,
+                WEIGHTS, ACTIVATIONS, X_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, SWAP_AB, TMA, EVEN_K, TOP_K,
+                GATE_UP, KIND, ALPHA, LIMIT, SHIFT, OUT_GROUP,
+            )  # fmt: skip
+    else:
+        if SPLIT:
+            first = half // BLOCK_N
+            which, tile = take_ticket(sm_domain, tickets, tiles_m, first, tiles_n - first)
+            if tile < 0:
+                return
+            pid_m, pid_n = swizzle(
+                tile, tiles_m, tl.where(which == 0, first, tiles_n - first), GROUP_M
+            )
+            pid_n += which * first
+        else:
+            tile = tl.program_id(0)
+            if tile >= tiles_m * tiles_n:
+                return
+            pid_m, pid_n = swizzle(tile, tiles_m, tiles_n, GROUP_M)
+        multiply_tile(
+            pid_m, pid_n, x, x_scale, w, w_scale, bias, row_weights, out, out_scale,
+            routes, offsets, tile_expert, tile_row, n, k,
+            WEIGHTS, ACTIVATIONS, X_GROUP, BLOCK_M, BLOCK_N, BLOCK_K, SWAP_AB, TMA, EVEN_K, TOP_K,
+            GATE_UP, KIND, ALPHA, LIMIT, SHIFT, OUT_GROUP,
+        )  # fmt: skip

@@ -44,6 +44,13 @@ from ._megamoe_inputs import (
 SPLIT_GRANULE = 256
 # More SM ids than any GPU has: ids need not be dense.
 SM_IDS = 1024
+# Source: facts, hardware: the same from sm_90 to sm_107 (sm_107: without oversized mode).
+REGISTERS_PER_SM = 65536
+SHARED_BYTES_PER_SM = 228 * 1024
+# More than so many persistent programs on an SM gain nothing over one a tile.
+MOST_RESIDENT = 4
+# What is only compiled or interpreted has no SMs; so few that each walks over several tiles.
+OFFLINE_PROGRAMS = 3
 # Columns of a program in glue: a whole token where there are many; less for more programs where few.
 GLUE_COLUMNS = (4096, 2048, 1024, 512)
 FEW_COLUMNS = 512
@@ -95,6 +102,11 @@ def is_permuted(config: LaunchConfig) -> bool:
     return config["load"] == "tma"
 
 
+def is_persistent(config: LaunchConfig) -> bool:
+    """Say whether programs walk over tiles."""
+    return config.get("schedule", "tiles") == "persistent"
+
+
 def check(problem: Problem, unit: Unit, config: LaunchConfig) -> None:
     """Refuse a config that the kernel would compute wrongly or not at all.
 
@@ -125,6 +137,8 @@ def check(problem: Problem, unit: Unit, config: LaunchConfig) -> None:
         row_bits = (k * problem.weights.bits, k * problem.activations.bits)
         if any(bits % 128 for bits in row_bits):
             raise InvalidConfig(f"load is 'tma': rows of {k} elements are no multiple of 16 bytes")
+    if config["split"] == "domains" and is_persistent(config):
+        raise InvalidConfig("split is 'domains': its tickets are drawn by programs of one tile")
     if config["split"] == "domains" and n <= block_n:
         raise InvalidConfig(f"split is 'domains': {n} columns are one tile of {block_n}")
 
@@ -166,7 +180,7 @@ def plan_gemm(
     )  # fmt: skip
     launch = Launch(
         fn=grouped_gemm,
-        grid=(tiles,),
+        grid=(_programs(problem, config, device, tiles),),
         args=args,
         kwargs={
             **_constants(problem, unit, config),
@@ -177,6 +191,29 @@ def plan_gemm(
         is_gemm=True,
     )
     return GemmPlan(launch=launch, out=out)
+
+
+def _programs(problem: Problem, config: LaunchConfig, device: torch.device, tiles: int) -> int:
+    """Return the programs of a GEMM: one a tile, or as many as the GPU holds at once."""
+    if not is_persistent(config):
+        return tiles
+    if device.type != "cuda":
+        return min(tiles, OFFLINE_PROGRAMS)
+    sms = torch.cuda.get_device_properties(device).multi_processor_count
+    return min(tiles, sms * _resident(problem, config))
+
+
+def _resident(problem: Problem, config: LaunchConfig) -> int:
+    """Guess how many programs one SM holds, by registers and buffers; at worst some wait for others."""
+    block_m, block_n = config.integer("block_m"), config.integer("block_n")
+    threads = 32 * config.integer("num_warps")
+    bits = block_m * problem.activations.bits + block_n * problem.weights.bits
+    buffers = config.integer("num_stages") * config.integer("block_k") * bits // 8
+    # Scaling each k-tile's product holds a second set of accumulators.
+    sets = 2 if problem.weights.name == "fp8_block128" else 1
+    registers = min(255, 72 + sets * block_m * block_n // threads)
+    by_registers = REGISTERS_PER_SM // (registers * threads)
+    return max(1, min(by_registers, SHARED_BYTES_PER_SM // buffers, MOST_RESIDENT))
 
 
 def _constants(problem: Problem, unit: Unit, config: LaunchConfig) -> dict[str, object]:
@@ -197,6 +234,7 @@ def _constants(problem: Problem, unit: Unit, config: LaunchConfig) -> dict[str, 
         "SWAP_AB": bool(config["swap_ab"]),
         "TMA": config["load"] == "tma",
         "SPLIT": config["split"] == "domains",
+        "PERSISTENT": is_persistent(config),
         "EVEN_K": k % block_k == 0,
         "TOP_K": problem.shape.top_k,
         "GATE_UP": gate_up,

@@ -152,6 +152,11 @@ def _parameters(target: _Target) -> Iterator[Parameter]:
         ("swap_ab", (False, True), "weights are the M operand of the matrix instruction"),
         ("load", ("pointers", "tma"), "how tiles reach shared memory"),
         ("split", splits, "weight columns by locality domain"),
+        (
+            "schedule",
+            ("tiles", "persistent"),
+            "a program a tile, or programs that walk over tiles",
+        ),
         ("act_group", groups, "elements that share a scale of the intermediate (0: no scale)"),
     )
     for name, values, meaning in axes:
@@ -185,6 +190,24 @@ def _constraints(target: _Target) -> Iterator[Constraint]:
             on=("block_n", "split"),
             holds=lambda p: p["split"] == "none" or target.n > integer(p, "block_n"),
         )
+    yield from _schedule_constraints(target)
+
+
+def _schedule_constraints(target: _Target) -> Iterator[Constraint]:
+    """Yield what programs that walk over tiles demand."""
+    if target.domains > 1:
+        yield Constraint(
+            name="one schedule",
+            reason="a split by domain hands out its tiles by tickets, to programs of one tile",
+            on=("split", "schedule"),
+            holds=lambda p: p["split"] == "none" or p["schedule"] == "tiles",
+        )
+    yield Constraint(
+        name="tiles to overlap",
+        reason="a persistent loop needs two buffers to load the next tile during an epilogue",
+        on=("num_stages", "schedule"),
+        holds=lambda p: p["schedule"] == "tiles" or integer(p, "num_stages") >= 3,
+    )
 
 
 def _format_constraints(target: _Target) -> Iterator[Constraint]:
@@ -331,6 +354,7 @@ def _rule(target: _Target, rows: float) -> LaunchConfig:
         swap_ab=swap_ab,
         load="pointers",
         split="none",
+        schedule="tiles",
         act_group={"fp8_block128": 64, "mxfp8": 32, "bf16": 0}[target.activations],
     )
 
@@ -374,6 +398,7 @@ def _seeds(target: _Target) -> Iterator[LaunchConfig]:
             group_m=group_m,
             load="pointers",
             split="none",
+            schedule="tiles",
         )
         for swap_ab in (False, True):
             for act_group in groups:

@@ -31,6 +31,12 @@ _HMMA, _HGMMA, _QGMMA, _UTCHMMA, _UTCQMMA, _UTCOMMA = range(6)
 _MOST_REGISTERS = 255
 # Loads and stores of the k-loop for one spilled word. Source: SASS as above, 79 spilling variants.
 _LOCAL_PER_WORD = 1.2
+# What a persistent loop holds across tiles, and what a k-tile asks before it skips the start and the end
+# of a tile. Source: ten variants of megamoe, Triton 3.9, sm_90 and sm_107: 20 to 28 registers more
+# (bf16), 39 to 68 (fp8, mxfp4); instructions inferred.
+_PERSISTENT_REGISTERS = 24
+_PERSISTENT_SCALED_REGISTERS = 48
+_PERSISTENT_INSTRUCTIONS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,6 +221,9 @@ def guess(c: Columns, gemm: Gemm, machine: Machine) -> Code:
     stage = weight_stage + c.block_m * c.block_k * gemm.activation_bits / 8
     buffers = _buffers(c, gemm, kind)
     registers = _registers(tile, gemm, kind)
+    scaled = gemm.is_promoted or gemm.is_scaled
+    kept = _PERSISTENT_SCALED_REGISTERS if scaled else _PERSISTENT_REGISTERS
+    registers = registers + choose(c.is_persistent, kept, 0)
     words = _spilled_words(registers, tile)
     local = upward(words * _LOCAL_PER_WORD)
     return Code(
@@ -228,7 +237,7 @@ def guess(c: Columns, gemm: Gemm, machine: Machine) -> Code:
         ahead=ahead_of(c, buffers),
         stage_bytes=stage,
         weight_stage_bytes=weight_stage,
-        tmem_columns=choose(is_tensor_memory(kind), _tmem_columns(tile, gemm), 0),
+        tmem_columns=choose(is_tensor_memory(kind), _tmem_columns(c, tile, gemm), 0),
         loop_instructions=upward(instructions(c, gemm, tile, kind, count)) + local,
         local_ops=local,
     )
@@ -294,6 +303,8 @@ def _shared_bytes(c: Columns, gemm: Gemm, kind: Number, tile: Tile, staged: Numb
     Source: facts, hardware 5.2 and 5.3b.
     """
     extra = choose(c.is_tma, 520, 0)
+    # The finished tile is rearranged in shared memory; a persistent loop's buffers are never free for it.
+    extra = extra + choose(c.is_persistent, c.block_m * c.block_n * gemm.output_bytes / gemm.n, 0)
     if gemm.is_promoted:
         extra = extra + 512
     if gemm.is_scaled:
@@ -327,14 +338,25 @@ def _spilled_words(registers: Number, tile: Tile) -> Number:
     return upward(choose(over > 0, larger(over / 2, whole), 0))
 
 
-def _tmem_columns(tile: Tile, gemm: Gemm) -> Number:
-    """Source: facts, hardware 5.3b: two columns a result column with block scales, at least 32."""
+def _tmem_columns(c: Columns, tile: Tile, gemm: Gemm) -> Number:
+    """Source: facts, hardware 5.3b: two columns a result column with block scales, at least 32.
+
+    A persistent loop has the next tile's results beside the last one's, unless each k-tile's product
+    leaves tensor memory anyhow (512 columns for bf16 128 x 256: Triton 3.9, sm_107).
+    """
     columns = tile.n_side * (2 if gemm.is_scaled else 1) * tile.m_padded / 128
+    if not gemm.is_promoted:
+        columns = columns * choose(c.is_persistent, 2, 1)
     return smaller(larger(columns, 32), 512)
 
 
 def instructions(c: Columns, gemm: Gemm, tile: Tile, kind: Number, count: Number) -> Number:
     """SASS instructions of a k-tile in one warp, spills left out. Source: module docstring."""
+    own = _tile_instructions(c, gemm, tile, kind, count)
+    return own + choose(c.is_persistent, _PERSISTENT_INSTRUCTIONS, 0)
+
+
+def _tile_instructions(c: Columns, gemm: Gemm, tile: Tile, kind: Number, count: Number) -> Number:
     acc, copies = tile.accumulators, tile.copies
     if gemm.is_promoted:
         added = 2.4 * acc + choose(is_tensor_memory(kind), acc / 8, 0)

@@ -59,6 +59,7 @@ class Columns:
         is_swapped: Weights are the M operand of the matrix instruction.
         is_tma: Tiles are loaded by the tensor memory accelerator.
         is_split: Weight columns are scheduled by locality domain.
+        is_persistent: Programs walk over tiles.
     """
 
     block_m: Number
@@ -70,6 +71,7 @@ class Columns:
     is_swapped: Number
     is_tma: Number
     is_split: Number
+    is_persistent: Number
 
 
 def is_engine(config: LaunchConfig) -> bool:
@@ -99,6 +101,7 @@ def columns_of(config: LaunchConfig, *, is_fp8: bool, arch: int) -> Columns:
         is_swapped=swapped,
         is_tma=values.get("load") == "tma",
         is_split=values.get("split") == "domains",
+        is_persistent=values.get("schedule") == "persistent",
     )
 
 
@@ -111,7 +114,7 @@ def table_of(configs: tuple[LaunchConfig, ...], *, is_fp8: bool, arch: int) -> C
         return np.array([getattr(one, name) for one in read], dtype=kind)
 
     whole = ("block_m", "block_n", "block_k", "num_warps", "num_stages", "group_m")
-    flags = ("is_swapped", "is_tma", "is_split")
+    flags = ("is_swapped", "is_tma", "is_split", "is_persistent")
     return Columns(
         **{name: column(name, float) for name in whole},
         **{name: column(name, bool) for name in flags},

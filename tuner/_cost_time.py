@@ -11,7 +11,8 @@ waits behind another's work:
 
 The chain of one block (latency) is its own issue, product and copies, or the wait for a copy by
 Little's law: (latency + transfer) / tiles in flight; times waves. Device memory carries unique
-bytes. The parts combine by a p-norm: never less than the largest, so never under a physical floor.
+bytes. A persistent kernel pays a block's start and last store once, and has no empty blocks. The
+parts combine by a p-norm: never less than the largest, so never under a physical floor.
 """
 
 from __future__ import annotations
@@ -124,15 +125,13 @@ def times_of(
     step = _step(c, code, gemm, machine, live_rows)
     drain, store = _epilogue(c, code, gemm, live_rows)
     wait = _wait(code, step, machine, traffic.miss_share)
-    block = (
-        _prologue(c, machine)
-        + depth * larger(step.chain, wait)
-        + drain * _alone(c.num_warps)
-        + store
-    )
+    # A persistent program loads its next tile while it finishes one: only its first and last show.
+    edges = _prologue(c, machine) + store
+    inner = depth * larger(step.chain, wait) + drain * _alone(c.num_warps)
+    block = inner + choose(c.is_persistent, 0.0, edges)
     full = larger(waves, 1.0)
     tail = 0.5 * (upward(full) - full) * block
-    latency = full * block + tail
+    latency = full * block + tail + choose(c.is_persistent, edges, 0.0)
     second = 1.0 / machine.clock
     dram = traffic.weights + traffic.activations + traffic.output
     parts = {
@@ -144,6 +143,7 @@ def times_of(
         "latency": latency * second,
     }
     idle = _idle_blocks(grid_tiles * across - tiles, occupancy, machine)
+    idle = choose(c.is_persistent, 0.0, idle)
     return Times(
         total=_overlapped([*parts.values(), dram]) + idle + assumed("launch"),
         weights=traffic.weights,

@@ -30,7 +30,8 @@ from ._cost_work import load_of
 
 # Version of the formulas; a prediction of another version is stale.
 # 1: issue, MMA, L2, shared memory, spills, latency by waves, device memory; p-norm.
-VERSION = 1
+# 2: persistent schedules.
+VERSION = 2
 
 Floats = NDArray[np.float64]
 
@@ -216,7 +217,8 @@ def _code(report: CompileReport, c: Columns, gemm: Gemm, machine: Machine) -> Co
     """Read a report; what it leaves open (no SASS, no matrix instruction found) is guessed."""
     guessed = guess(c, gemm, machine)
     known = report.mma_kind in KINDS[:-1] and report.mma_k > 0
-    counted = report.loop_instructions > 0
+    # A persistent loop's body holds the start and the end of a tile too, so its count is none of a k-tile.
+    counted = report.loop_instructions > 0 and not c.is_persistent
     local: Number = report.loop_local_ops if counted else local_ops_of(report.spill_bytes)
     plain = guessed.loop_instructions - guessed.local_ops
     return Code(

@@ -35,7 +35,16 @@ TILES: tuple[dict[str, Any], ...] = (
     {"block_m": 128, "load": "tma", "split": "domains"},
     {"block_m": 16, "load": "pointers", "split": "domains", "swap_ab": True},
     {"block_m": 32, "load": "tma", "split": "none", "swap_ab": True},
+    {"block_m": 128, "load": "tma", "split": "none", "schedule": "persistent", "num_warps": 8},
+    {
+        "block_m": 16,
+        "load": "pointers",
+        "split": "none",
+        "swap_ab": True,
+        "schedule": "persistent",
+    },
 )
+TILE_NAMES = ["plain", "tma-split", "swap-split", "swap-tma", "persistent-tma", "persistent-swap"]
 Compile = Callable[[Any, int], Any]
 
 
@@ -66,7 +75,7 @@ def compiled(
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize("pair", PAIRS, ids=NAMES)
-@pytest.mark.parametrize("tile", TILES, ids=["plain", "tma-split", "swap-split", "swap-tma"])
+@pytest.mark.parametrize("tile", TILES, ids=TILE_NAMES)
 def test_every_structure_compiles_to_tensor_core_code_of_its_gpu(
     compile_for: Compile, tile: dict[str, Any], pair: tuple[str, str, int], arch: int
 ) -> None:
@@ -93,7 +102,7 @@ def test_glue_compiles_and_touches_memory_only_after_the_launch_before(
         assert waits_first(kernel.asm["ptx"])
 
 
-@pytest.mark.parametrize("tile", TILES, ids=["plain", "tma-split", "swap-split", "swap-tma"])
+@pytest.mark.parametrize("tile", TILES, ids=TILE_NAMES)
 @pytest.mark.parametrize("arch", [90, 107])
 def test_gemms_touch_memory_only_after_the_launch_before(
     compile_for: Compile, tile: dict[str, Any], arch: int

@@ -40,6 +40,9 @@ TILES: tuple[dict[str, Any], ...] = (
     {"block_m": 64, "split": "domains", "group_m": 8},
     {"block_m": 16, "split": "domains", "load": "tma", "swap_ab": True, "num_stages": 5},
     {"block_n": 256, "num_warps": 8},
+    {"block_m": 16, "schedule": "persistent", "swap_ab": True},
+    {"block_m": 16, "schedule": "persistent", "load": "tma", "group_m": 4},
+    {"schedule": "persistent", "load": "tma", "num_warps": 8, "group_m": 8},
 )
 
 

@@ -73,6 +73,8 @@ def check(
         {"load": "tma", "swap_ab": True},
         {"split": "domains", "group_m": 4},
         {"split": "domains", "load": "tma", "swap_ab": True, "block_n": 128},
+        {"schedule": "persistent", "group_m": 4},
+        {"schedule": "persistent", "load": "tma", "swap_ab": True},
     ],
     ids=lambda config: "-".join(f"{k}={v}" for k, v in config.items()),
 )

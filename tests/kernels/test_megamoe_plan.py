@@ -119,6 +119,7 @@ def test_one_compiled_kernel_serves_every_token_count(
         (Unit.DOWN, "fp8", {"block_k": 128, "act_group": 64}, "at most 64"),
         (Unit.DOWN, "bf16", {"split": "domains", "block_n": 256}, "one tile"),
         (Unit.DOWN, "odd", {"load": "tma"}, "16 bytes"),
+        (Unit.DOWN, "bf16", {"split": "domains", "schedule": "persistent"}, "tickets"),
     ],
 )
 def test_a_config_the_kernel_would_get_wrong_is_refused(
@@ -132,6 +133,17 @@ def test_a_config_the_kernel_would_get_wrong_is_refused(
     inputs = PROVIDES.make_inputs(problem, device="meta", seed=0)
     with pytest.raises(InvalidConfig, match=words):
         PROVIDES.launches(problem, unit, CONFIG.replace(**change), inputs)
+
+
+def test_a_persistent_grid_does_not_grow_with_the_tokens() -> None:
+    grids = set()
+    for tokens in (64, 4096):
+        problem = problem_of(tokens=tokens)
+        inputs = PROVIDES.make_inputs(problem, device="meta", seed=0)
+        config = CONFIG.replace(schedule="persistent")
+        (launch,) = PROVIDES.launches(problem, Unit.GATE_UP, config, inputs)
+        grids.add(launch.grid)
+    assert len(grids) == 1
 
 
 def test_a_layer_refuses_two_scale_groups() -> None:

@@ -203,6 +203,14 @@ def test_splitting_by_domain_needs_domains() -> None:
     assert hopper.parameter("split").values == ("none",)
 
 
+def test_persistent_programs_have_buffers_to_overlap_and_no_tickets() -> None:
+    legal = space("qwen3-30b-a3b", "single", "vr200", Unit.DOWN).legal()
+    persistent = [config for config in legal if config["schedule"] == "persistent"]
+    assert {config["split"] for config in persistent} == {"none"}
+    assert min(config.integer("num_stages") for config in persistent) == 3
+    assert {config["split"] for config in legal} == {"none", "domains"}
+
+
 def test_fp8_tiles_match_their_scales() -> None:
     for config in space("deepseek-v3", "dep8", "h200", Unit.GATE_UP).legal():
         assert config.integer("block_n") // 2 % config.integer("act_group") == 0

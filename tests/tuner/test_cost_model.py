@@ -206,6 +206,28 @@ def test_splitting_by_domain_helps_decode_and_not_a_fraction_of_a_wave():
     assert best(1, split) >= best(1, plain)
 
 
+def test_a_persistent_schedule_hides_starts_and_launches_no_empty_blocks():
+    config = LaunchConfig.of(
+        block_m=128, block_n=128, block_k=64, num_warps=8, num_stages=4, group_m=8, swap_ab=False,
+        load="tma", split="none", schedule="tiles", act_group=0,
+    )  # fmt: skip
+    problem = qwen(4096, "bf16")
+    report = cost_model.guess_report(problem, Unit.GATE_UP, config, H200)
+    plain, walking = (
+        cost_model.predict(problem, Unit.GATE_UP, one, report, H200)
+        for one in (config, config.replace(schedule="persistent"))
+    )
+    assert part(plain, "idle_blocks_us") > part(walking, "idle_blocks_us") == 0
+    assert part(walking, "latency_us") < part(plain, "latency_us")
+    assert walking.time_us < plain.time_us
+
+
+def test_a_persistent_loops_count_is_not_taken_for_a_k_tiles():
+    config = swapped(schedule="persistent")
+    told = predict(flash(), Unit.GATE_UP, config, VR200, loop_instructions=9999)
+    assert told.time_us == predict(flash(), Unit.GATE_UP, config, VR200).time_us
+
+
 def test_k64_halves_the_matrix_time_of_k32_on_rubin():
     config = swapped(block_m=128, num_warps=8)
     fast = predict(flash(4096), Unit.GATE_UP, config, VR200, mma_k=64)
