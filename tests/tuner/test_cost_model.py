@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from benchmarks import cost_model as benchmark
 
+from benchmarks import cost_model as benchmark
 from rubin_tune.db.landscape import read_landscape
 from rubin_tune.errors import InvalidConfig, InvalidInput
 from rubin_tune.search_spaces import (
