@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..farm import triton_cache
 from ..physics import beats_physics
+from ..processes import spawn_context
 from ..silicon import silicon_of
 from ..toolchain import toolchain
 
@@ -133,7 +133,7 @@ class GpuEvaluator:
         if self._pool is None:
             self._pool = ProcessPool(
                 max_workers=1,
-                context=multiprocessing.get_context("spawn"),
+                context=spawn_context(),
                 initializer=timing.start,
                 initargs=(
                     self.setting.kernel.name,
