@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import CorruptFile, InvalidInput
+from .exchange import Copies, ExchangeFit, Stage
 from .facts import Confidence, Fact, Sheet
 from .gpu import Gpu
 from .rack import Collective, Fit, Rack, Traffic
@@ -24,6 +25,8 @@ _EXPECTED = {
 _FACT_KEYS = {"value", "unit", "source", "confidence"}
 _FIT_NUMBERS = ("base_us", "per_rank_us", "bandwidth_gb_per_s")
 _FIT_KEYS = {"multicast", "traffic", "source", "confidence", *_FIT_NUMBERS}
+_EXCHANGE_NUMBERS = (*_FIT_NUMBERS, "per_expert_us", "block_token_us", "block_gb_per_s")
+_EXCHANGE_KEYS = {"copies", "blocks", "tokens", "source", "confidence", *_EXCHANGE_NUMBERS}
 
 
 class _Fault(Exception):
@@ -60,13 +63,14 @@ def read_rack(path: Path) -> Rack:
     """
     try:
         table = _parsed(path)
-        _only(table, {"title", "gpu", "facts", "collectives"}, "the file")
+        _only(table, {"title", "gpu", "facts", "collectives", "exchanges"}, "the file")
         return Rack(
             name=path.stem,
             title=_text(table, "title", "the file"),
             gpu=_text(table, "gpu", "the file"),
             sheet=_sheet(path.stem, "rack", table),
             fits=_fits(table),
+            exchanges=_exchanges(table),
         )
     except (_Fault, InvalidInput) as fault:
         raise CorruptFile(path, str(fault), _EXPECTED["rack"]) from fault
@@ -154,8 +158,51 @@ def _fit(collective: Collective, algorithm: str, cells: Mapping[str, Any]) -> Fi
     )
 
 
-def _positive(cells: Mapping[str, Any], key: str, where: str) -> float:
-    value = cells.get(key)
+def _exchanges(table: Mapping[str, Any]) -> tuple[ExchangeFit, ...]:
+    exchanges = _tables(table, "exchanges") if "exchanges" in table else {}
+    _only(exchanges, set(Stage), "[exchanges]")
+    return tuple(
+        _exchange(Stage(name), algorithm, cells)
+        for name in exchanges
+        for algorithm, cells in _tables(exchanges, name).items()
+    )
+
+
+def _exchange(stage: Stage, algorithm: str, cells: Mapping[str, Any]) -> ExchangeFit:
+    where = f"[exchanges.{stage}.{algorithm}]"
+    _only(cells, _EXCHANGE_KEYS, where)
+    numbers = {key: _positive(cells, key, where, default=0.0) for key in _EXCHANGE_NUMBERS}
+    if not numbers["bandwidth_gb_per_s"]:
+        raise _Fault(f"{where} bandwidth_gb_per_s is 0: must be more")
+    return ExchangeFit(
+        stage=stage,
+        algorithm=algorithm,
+        copies=_word(Copies, cells, "copies", where),
+        base_us=numbers["base_us"],
+        per_rank_us=numbers["per_rank_us"],
+        per_expert_us=numbers["per_expert_us"],
+        bytes_per_s=numbers["bandwidth_gb_per_s"] * 1e9,
+        block_token_us=numbers["block_token_us"],
+        block_bytes_per_s=numbers["block_gb_per_s"] * 1e9,
+        blocks=int(_positive(cells, "blocks", where, default=0.0)),
+        tokens=_range(cells, "tokens", where),
+        source=_text(cells, "source", where),
+        confidence=_confidence(cells, where, known=True),
+    )
+
+
+def _range(cells: Mapping[str, Any], key: str, where: str) -> tuple[int, int]:
+    pair = cells.get(key)
+    match pair:
+        case [int(fewest), int(most)] if 1 <= fewest <= most:
+            return fewest, most
+    raise _Fault(f"{where} {key} is {pair!r}: must be [fewest, most]")
+
+
+def _positive(
+    cells: Mapping[str, Any], key: str, where: str, *, default: float | None = None
+) -> float:
+    value = cells.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _Fault(f"{where} {key} is {value!r}: must be a number")
     if not 0 <= value < math.inf:
@@ -184,6 +231,8 @@ def _word(words: type[_Word], cells: Mapping[str, Any], key: str, where: str) ->
     return words(text)
 
 
-def _only(table: Mapping[str, Any], known: set[str] | set[Collective], where: str) -> None:
+def _only(
+    table: Mapping[str, Any], known: set[str] | set[Collective] | set[Stage], where: str
+) -> None:
     if unknown := sorted(set(table) - known):
         raise _Fault(f"{where} has unknown {', '.join(map(repr, unknown))}")

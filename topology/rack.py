@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from ..errors import InvalidInput
+from .exchange import ExchangeFit, Stage
 from .facts import Confidence, Fact, Sheet
 
 
@@ -15,6 +16,7 @@ class Collective(StrEnum):
     ALL_GATHER = "all_gather"
     REDUCE_SCATTER = "reduce_scatter"
     ALL_REDUCE = "all_reduce"
+    ALL_TO_ALL = "all_to_all"
 
 
 class Traffic(StrEnum):
@@ -95,6 +97,7 @@ class Rack:
         gpu: Name of the GPUs in it.
         sheet: Its figures.
         fits: Fitted times of collectives.
+        exchanges: Fitted times of dispatch and combine.
     """
 
     name: str
@@ -102,6 +105,7 @@ class Rack:
     gpu: str
     sheet: Sheet
     fits: tuple[Fit, ...]
+    exchanges: tuple[ExchangeFit, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse trays that do not add up.
@@ -150,3 +154,7 @@ class Rack:
     def fits_of(self, collective: Collective) -> tuple[Fit, ...]:
         """Return the fits of one collective."""
         return tuple(f for f in self.fits if f.collective == collective)
+
+    def exchanges_of(self, stage: Stage) -> tuple[ExchangeFit, ...]:
+        """Return the fits of dispatch or combine."""
+        return tuple(f for f in self.exchanges if f.stage == stage)

@@ -16,6 +16,7 @@ _KINDS = {
     "formats": "format",
     "samplers": "sampler",
     "evaluators": "evaluator",
+    "importers": "importer",
 }
 
 

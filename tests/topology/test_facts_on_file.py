@@ -24,9 +24,9 @@ THINGS: list[Gpu | Rack] = [
 ]
 
 
-def test_the_five_gpus_and_two_racks_are_described() -> None:
+def test_the_five_gpus_their_nodes_and_racks_are_described() -> None:
     assert gpu_names() == ["b200", "gb300", "h100", "h200", "vr200"]
-    assert rack_names() == ["gb300_nvl72", "vr_nvl72"]
+    assert rack_names() == ["b200_dgx", "gb200_nvl72", "gb300_nvl72", "h200_dgx", "vr_nvl72"]
 
 
 @pytest.mark.parametrize("thing", THINGS, ids=lambda t: t.name)
