@@ -100,7 +100,9 @@ class Topology:
         if self.machine is None:
             return self.rack.gpus if self.rack else 1
         links: nx.Graph[str] = nx.Graph()
-        links.add_edges_from(e[:2] for e in self.graph.edges.data("kind") if e[2] == "nvlink")
+        for a, b, edge in self.graph.edges(data=True):
+            if edge["kind"] == "nvlink":
+                links.add_edge(a, b)
         groups = [sum(_is_gpu(self.graph, n) for n in g) for g in nx.connected_components(links)]
         return max(groups, default=1)
 

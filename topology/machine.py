@@ -10,7 +10,6 @@ from enum import StrEnum
 
 from ..errors import InvalidInput
 
-
 # Bytes a second of one NVLink one way, by version. Source: hwloc @3b37b024a, NVLinkBandwidth; it does
 # not know NVLink 6.
 NVLINK_BYTES_PER_S = {1: 20e9, 2: 25e9, 3: 25e9, 4: 25e9, 5: 50e9}
@@ -160,9 +159,12 @@ class Machine:
         return Link(a=a, b=b, kind=kinds.get(common.kind, near))
 
     def _above(self, name: str) -> list[Device]:
-        """Return the devices that one hangs on, nearest first."""
+        """Return the devices that one hangs on, nearest first; a NIC's own PCI function is none."""
         known = {d.name: d for d in self.devices}
         found: list[Device] = []
+        own = known[name].parent
+        if known[name].kind is DeviceKind.NIC and own and known[own].kind is DeviceKind.BRIDGE:
+            name = own
         while (parent := known[name].parent) is not None:
             found.append(known[parent])
             name = parent

@@ -54,6 +54,17 @@ def spelled(fact: Fact) -> str:
     return f"{value:,g} {unit}" if isinstance(value, float) else f"{value:,} {unit}"
 
 
+def rounded(fact: Fact) -> str:
+    """Return a value for a picture: bytes in GB or TB, counts without their unit."""
+    value = fact.value
+    if value is None or fact.unit not in ("B", "warp", "block", "column"):
+        return spelled(fact)
+    if fact.unit != "B":
+        return f"{value:,}"
+    prefix, scale = next((p for p in _PREFIXES if value >= p[1]), ("k", 1e3))
+    return f"{value / scale:.4g} {prefix}B"
+
+
 def _binary(value: float) -> str:
     for unit, scale in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if value >= scale:
