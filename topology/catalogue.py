@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from ..errors import UnknownName
-from .files import read_gpu, read_rack
+from .files import read_described, read_gpu, read_rack
 from .gpu import Gpu
 from .rack import Rack
 
@@ -72,6 +72,22 @@ def resolve_target(text: str) -> Gpu:
         known = [f"sm_{arch}" for arch in references] + gpu_names()
         raise UnknownName("target", text, known, "or give a GPU's TOML")
     return found
+
+
+def load_described(text: str) -> Gpu | Rack:
+    """Return the GPU or rack that a text names: a name, sm_NNN, or a path of a TOML.
+
+    Raises:
+        UnknownName: neither a GPU nor a rack of that name.
+        CorruptFile: the file at the path cannot be meant.
+    """
+    if text.endswith(".toml"):
+        return read_described(Path(text).expanduser())
+    if text in rack_names():
+        return load_rack(text)
+    if _ARCH.fullmatch(text) is None and text.lower() not in gpu_names():
+        raise UnknownName("gpu or rack", text, gpu_names() + rack_names(), "or give a TOML")
+    return resolve_target(text)
 
 
 @cache

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,6 +11,8 @@ from .catalogue import gpu_names, load_gpu
 from .driver import Device, device_count, read_device, read_power_limit
 from .facts import Confidence, Fact, Sheet
 from .gpu import WARP, Gpu, split_facts
+from .graph import Topology
+from .importers import parse_topology
 from .schema import GPU_FACTS
 
 # CUdevice_attribute numbers, cuda.h 13.5 (facts/hardware.md 1.2 and 1.4 for 149, 150 and 157).
@@ -41,6 +45,9 @@ _ASKED = (
 # Drivers report up to 7 % more than the nominal gigabytes, GB200 has 3 % more SMs than B200. A MIG
 # slice has half or less of either, and no figure of the whole GPU holds for it.
 _ALIKE = 0.15
+
+# nvidia-smi without a persistence daemon wakes every GPU first: some seconds each.
+_TOOL_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +93,32 @@ def detect_gpu(index: int = 0) -> Gpu | None:
     if device is None:
         return None
     return identify(Probe(device=device, power_limit_w=read_power_limit(device.uuid)))
+
+
+def detect_gpus() -> list[Gpu]:
+    """Return the live GPUs, in CUDA's order."""
+    return [gpu for i in range(device_count()) if (gpu := detect_gpu(i)) is not None]
+
+
+def detect_machine(gpu: Gpu | None = None) -> Topology | None:
+    """Return the links of this machine as `nvidia-smi topo -m` shows them, or None without it.
+
+    Args:
+        gpu: What its GPUs are, `detect_gpu()` say.
+
+    Raises:
+        InvalidInput: what the tool printed cannot be meant.
+    """
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    try:
+        done = subprocess.run(
+            [tool, "topo", "-m"], capture_output=True, text=True, timeout=_TOOL_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return parse_topology(done.stdout, title="this machine", form="nvidia_smi", gpu=gpu)
 
 
 def identify(probe: Probe) -> Gpu:

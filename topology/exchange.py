@@ -84,11 +84,10 @@ class Exchange:
         """
         small, more = divmod(self.experts, self.ranks)
         ways = comb(self.experts, self.top_k)
-
-        def reached(held: int) -> float:
-            return 1 - comb(self.experts - held, self.top_k) / ways
-
-        return more * reached(small + 1) + (self.ranks - more) * reached(small)
+        missed = (self.ranks - more) * comb(self.experts - small, self.top_k)
+        if more:
+            missed += more * comb(self.experts - small - 1, self.top_k)
+        return self.ranks - missed / ways
 
     @property
     def remote_ranks(self) -> float:

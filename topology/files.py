@@ -76,6 +76,19 @@ def read_rack(path: Path) -> Rack:
         raise CorruptFile(path, str(fault), _EXPECTED["rack"]) from fault
 
 
+def read_described(path: Path) -> Gpu | Rack:
+    """Return the GPU or the rack that a TOML file describes: a rack says of which `gpu` it is.
+
+    Raises:
+        CorruptFile: the file is missing, no TOML, or some figure in it cannot be meant.
+    """
+    try:
+        table = _parsed(path)
+    except _Fault as fault:
+        raise CorruptFile(path, str(fault), " or ".join(_EXPECTED.values())) from fault
+    return read_rack(path) if "gpu" in table else read_gpu(path)
+
+
 def _parsed(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -141,7 +141,7 @@ def _notes(drawing: Drawing, gpu: Gpu, top: float) -> None:
         )
     if gpu.supplemental_sms:
         lines.append(
-            "Supplemental SMs belong to no domain: a launch kept to the domains leaves them idle"
+            "Supplemental SMs are native to no domain: a launch kept to the domains leaves them idle"
         )
     for number, line in enumerate(lines):
         drawing.text(_LEFT, top + number * 19, line, fill=SOFT)

@@ -39,7 +39,7 @@ def draw_machine(machine: Machine) -> str:
         raise InvalidInput(f"{len(ends)} GPUs and NICs: a picture holds at most {_MOST}")
     grid = len(ends) * _CELL_WIDTH
     drawing = Drawing(
-        width=max(32 + _LABEL + grid + 240, 1080),
+        width=max(32 + _LABEL + grid + 240, 1120),
         height=_TOP + len(ends) * _CELL_HEIGHT + 40,
         title=f"{machine.title}: links between GPUs and NICs",
     )
@@ -87,7 +87,7 @@ def _counts(machine: Machine) -> str:
 
 def _legend(drawing: Drawing) -> None:
     for number, (kind, words) in enumerate(_MEANING):
-        x = 32 + number * 172
+        x = 32 + number * 180
         drawing.rect(x, 84, 14, 14, fill=_COLOURS[kind][0], stroke=LINE, round_=2)
         drawing.text(x + 20, 96, words, size=11, fill=SOFT)
 

@@ -34,6 +34,16 @@ def describe(thing: Gpu | Rack) -> list[Row]:
             )
             for fit in thing.fits
         ]
+        rows += [
+            Row(
+                f"{fit.stage}.{fit.algorithm}",
+                f"{fit.base_us:g} us + {fit.per_rank_us:g} us a peer + {fit.per_expert_us:g} us an "
+                f"expert, {fit.bytes_per_s / 1e9:g} GB/s",
+                fit.confidence.value,
+                fit.source,
+            )
+            for fit in thing.exchanges
+        ]
     return rows
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rubin_tune.errors import UnknownFact
-from rubin_tune.topology import Confidence, detect_gpu, is_present, load_gpu
+from rubin_tune.topology import Confidence, detect_gpu, detect_machine, is_present, load_gpu
 from rubin_tune.topology.detect import Probe, identify
 from rubin_tune.topology.driver import Device
 
@@ -148,3 +148,29 @@ def test_looking_for_a_gpu_imports_neither_torch_nor_triton() -> None:
         timeout=60,
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_this_machines_links_are_what_nvidia_smi_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sample = Path(__file__).parent / "samples" / "dgx_h200.txt"
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f'#!/bin/sh\n[ "$*" = "topo -m" ] && /bin/cat "{sample}"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = detect_machine(load_gpu("h200"))
+    assert found is not None
+    assert found.max_ranks == 8
+    assert found.read_bandwidth() == 4.5e12
+
+
+@pytest.mark.parametrize("script", [None, "#!/bin/sh\nexit 9\n"])
+def test_without_a_working_nvidia_smi_no_links_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str | None
+) -> None:
+    if script is not None:
+        tool = tmp_path / "nvidia-smi"
+        tool.write_text(script)
+        tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert detect_machine() is None
