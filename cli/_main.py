@@ -29,7 +29,7 @@ def main(context: click.Context, verbose: bool, quiet: bool) -> None:
 
 
 def _register() -> None:
-    from . import _export, _inspect, _lookup, _spaces, _sweep, _topology
+    from . import _export, _inspect, _lookup, _spaces, _sweep, _topology, _workload
 
     for command in (
         _sweep.sweep,
@@ -39,6 +39,7 @@ def _register() -> None:
         _lookup.lookup,
         _export.export,
         _topology.topology,
+        _workload.workload,
     ):
         found: Any = command
         main.add_command(found)

@@ -235,7 +235,8 @@ def _balanced_counts(problem: Problem) -> Integers:
 def parse_routing(text: str) -> Routing:
     """Read balanced, uniform, lognormal:S, zipf:A, or a file of recorded counts.
 
-    FILE#LAYER takes one layer of a {layer: [counts]} file. Without #LAYER the layers are
+    A file holds JSON or CSV counts, or is an engine's dump (recorded_routing.py says which).
+    FILE#LAYER takes one layer of a {layer: [counts]} file or of a dump. Without #LAYER the layers are
     sorted, added rank by rank (which keeps their skew) and shuffled.
 
     Raises:
@@ -273,12 +274,16 @@ def _from_file(text: str) -> Routing:
 
 
 def _read_counts(path: Path, layer: str) -> tuple[int, ...]:
+    if path.suffix.lower() in (".npz", ".npy", ".pt", ".pth"):
+        return _read_dump(path, layer)
     content = _read_text(path).strip()
     try:
         found: object = json.loads(content) if content[:1] in ("[", "{") else _column(content)
     except (ValueError, RecursionError) as error:
         raise CorruptFile(path, f"{error}", _EXPECTED) from error
     layers: dict[str, object] = found if isinstance(found, dict) else {"": found}
+    if isinstance(found, dict) and layers and not any(map(_is_count_list, layers.values())):
+        return _read_dump(path, layer)
     if layer:
         if layer not in layers:
             known = ", ".join(list(layers)[:8]) if isinstance(found, dict) else "none"
@@ -291,6 +296,18 @@ def _read_counts(path: Path, layer: str) -> tuple[int, ...]:
             raise CorruptFile(path, f"layer {name!r:.40}: {why}" if name else why, _EXPECTED)
         good.append(counts)
     return _joined(path, good)
+
+
+def _is_count_list(value: object) -> bool:
+    return isinstance(value, list) and (not value or not isinstance(value[0], list | dict))
+
+
+def _read_dump(path: Path, layer: str) -> tuple[int, ...]:
+    """Read what an engine's recorder wrote."""
+    from .recorded_routing import read_recorded_routing  # it imports this module
+
+    found = read_recorded_routing(path)
+    return (found.layer(layer) if layer else found).as_routing().counts
 
 
 def _read_text(path: Path) -> str:
