@@ -39,9 +39,9 @@ class Database:
         return self.engine.dialect.name
 
     @contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self, *, opening: bool = False) -> Iterator[Connection]:
         """One transaction that only reads."""
-        with self._words(), self.engine.begin() as connection:
+        with self._words(opening=opening), self.engine.begin() as connection:
             yield connection
 
     @contextmanager
@@ -105,7 +105,7 @@ def _is_sqlite(url: URL) -> bool:
 def _shown(url: URL) -> str:
     if _is_sqlite(url):
         return url.database or "sqlite://"
-    secret = {name: "***" for name in _SECRETS if name in url.query}
+    secret = {name: "hidden" for name in _SECRETS if name in url.query}
     return url.update_query_dict(secret).render_as_string(hide_password=True)
 
 
@@ -114,7 +114,7 @@ def _shown(url: URL) -> str:
 
 def _sqlite(url: URL, wait_s: float, create: bool) -> Database:
     if not url.database or url.database == ":memory:" or url.query:
-        raise DatabaseRefused(f"database {url.render_as_string()!r} names no plain file: {_FORMS}")
+        raise DatabaseRefused(f"database {_shown(url)!r} names no plain file: {_FORMS}")
     path = Path(url.database).expanduser()
     if not (create or path.exists()):
         raise DatabaseRefused(f"database {str(path)!r} does not exist: run rubin-tune sweep first")
@@ -218,7 +218,7 @@ def _postgresql(url: URL, wait_s: float) -> Database:
 
 
 def _prepare(database: Database) -> None:
-    with database.reading() as connection:
+    with database.reading(opening=True) as connection:
         revision = _revision(connection, database.shown)
     if revision != REVISIONS[-1]:
         with database.writing(opening=True) as connection:
