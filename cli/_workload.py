@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BAR = 40
+_COLUMNS = ("layout", "rate", "req/s", "kind", "steps", "idle", "no prompt", "max/mean",
+            "p50 / p99", "busy", "late")  # fmt: skip
+_LEGEND = (
+    "idle, no prompt: share of steps in which a rank has no token, no prompt token; max/mean: fullest "
+    "rank over\nthe mean; p50 / p99: tokens over all ranks; busy, late: assumed times (--json says "
+    "more, docs/workloads.md why)"
+)
 _SETTINGS = (
     "chunk", "max_batch", "speculative", "acceptance", "assign", "role", "prefix_cache",
     "fixed_us", "prefill_us", "decode_us",
@@ -90,10 +97,8 @@ def show(trace: str, as_json: bool, **options: Any) -> None:
     _print_repairs(found[0][0])
     origin = found[0][0].origin
     title = f"{origin.trace}: {origin.requests} requests, {found[0][0].serving.role} instance"
-    columns = ("layout", "rate", "req/s", "kind", "steps", "time", "a rank idle in", "idle ranks",
-               "a rank without prompt in", "max/mean", "max/mean active", "tokens p50", "p90",
-               "p99", "busy", "backlog")  # fmt: skip
-    print_table(title, columns, [row for f in found for row in _rows(*f)])
+    print_table(title, _COLUMNS, [row for f in found for row in _rows(*f)])
+    click.echo(_LEGEND)
     if len(found) == 1:
         _print_histogram(found[0][1])
 
@@ -186,24 +191,21 @@ def _as_json(workload: Workload, summary: Summary) -> dict[str, object]:
 
 def _rows(workload: Workload, summary: Summary) -> list[tuple[object, ...]]:
     per_s = _requests_per_s(workload)
+    busy = "-" if summary.busy_share is None else f"{summary.busy_share:.0%}"
+    late = "-" if summary.backlog_s is None else f"{summary.backlog_s:.0f} s"
     return [
         (
             _layout(workload),
             f"{workload.origin.rate:g}",
-            "all at once" if per_s is None else f"{per_s:.2f}",
+            "at once" if per_s is None else f"{per_s:.2f}",
             k.kind,
             k.steps,
-            f"{k.time_share:.1%}",
             f"{k.idle_share:.1%}",
-            f"{k.idle_ranks:.2f}",
             f"{k.no_prefill_share:.1%}" if k.kind == "prefill" else "-",
             f"{k.imbalance:.2f}",
-            f"{k.imbalance_active:.2f}",
-            k.tokens_p50,
-            k.tokens_p90,
-            k.tokens_p99,
-            "-" if summary.busy_share is None else f"{summary.busy_share:.1%}",
-            "-" if summary.backlog_s is None else f"{summary.backlog_s:.0f} s",
+            f"{k.tokens_p50} / {k.tokens_p99}",
+            busy,
+            late,
         )
         for k in summary.kinds
     ]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import struct
+import tokenize
 import warnings
 import zipfile
 import zlib
@@ -34,10 +36,12 @@ _EXPECTED = (
     "recorded routing: logical_count, counts, topk_ids_of_layer, routed_experts or topk_ids "
     "in .npz, .npy, .json or .pt"
 )
-# What zipfile and numpy raise on a damaged archive; RuntimeError: it is encrypted.
-_BROKEN_ZIP = (
-    ValueError, OSError, EOFError, MemoryError, RuntimeError, KeyError, struct.error,
-    zipfile.BadZipFile, zlib.error,
+# What zipfile and numpy raise on a damaged file. RuntimeError: the archive is encrypted; the last
+# four: numpy reads an array's header as Python.
+_BROKEN_ARRAY = (
+    ValueError, OSError, EOFError, MemoryError, RuntimeError, LookupError, ArithmeticError,
+    struct.error, zipfile.BadZipFile, zlib.error, TypeError, AttributeError, SyntaxError,
+    tokenize.TokenError,
 )  # fmt: skip
 # What torch's restricted unpickler raises on a damaged file (it indexes and casts unchecked).
 _BROKEN_PICKLE = (
@@ -61,24 +65,58 @@ def read_dump(path: Path, experts: int) -> Found:
     return _Dump(path, experts).read(loaders.get(path.suffix.lower(), _load_torch)(path))
 
 
-def _load_npz(path: Path) -> dict[str, Any]:
-    """Load the arrays that are known by name; pickled ones are refused by numpy."""
+def _check_archive(path: Path) -> None:
+    """Refuse archives that unpack to too much or whose contents are damaged.
+
+    Raises:
+        CorruptFile: so it is.
+    """
     try:
         with zipfile.ZipFile(path) as packed:
             size = sum(entry.file_size for entry in packed.infolist())
-        if size > MOST_ARRAY_BYTES:
-            raise CorruptFile(path, f"unpacks to {size >> 30} GiB", _EXPECTED)
-        with np.load(path, allow_pickle=False) as arrays:
+            if size > MOST_ARRAY_BYTES:
+                raise CorruptFile(path, f"unpacks to {size >> 30} GiB", _EXPECTED)
+            damaged = packed.testzip()
+    except _BROKEN_ARRAY as error:
+        raise CorruptFile(path, _first_sentence(error), _EXPECTED) from error
+    if damaged is not None:
+        raise CorruptFile(path, f"its part {damaged!r:.80} is damaged", _EXPECTED)
+
+
+def _packed_again(path: Path) -> io.BytesIO:
+    """Return the archive with its index made anew from parts whose checksums hold.
+
+    Torch's own reader trusts the sizes in a damaged index: it reads past the end of a part and
+    returns whatever lies there in memory.
+    """
+    stream = io.BytesIO()
+    try:
+        with zipfile.ZipFile(path) as packed, zipfile.ZipFile(stream, "w") as clean:
+            for entry in packed.infolist():
+                clean.writestr(zipfile.ZipInfo(entry.filename), packed.read(entry))
+    except _BROKEN_ARRAY as error:
+        raise CorruptFile(path, _first_sentence(error), _EXPECTED) from error
+    stream.seek(0)
+    return stream
+
+
+def _load_npz(path: Path) -> dict[str, Any]:
+    """Load the arrays that are known by name; pickled ones are refused by numpy."""
+    _check_archive(path)
+    try:
+        with np.load(path, allow_pickle=False) as arrays, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # as below
             return {n: arrays[n] for n in arrays.files if n in _COUNTS or n in _IDS}
-    except _BROKEN_ZIP as error:
+    except _BROKEN_ARRAY as error:
         raise CorruptFile(path, _first_sentence(error), _EXPECTED) from error
 
 
 def _load_npy(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as stream:
+        with path.open("rb") as stream, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of Python 2 headers: it loads or it is refused
             array = np.lib.format.read_array(stream, allow_pickle=False)
-    except (ValueError, OSError, EOFError, MemoryError) as error:
+    except _BROKEN_ARRAY as error:
         raise CorruptFile(path, _first_sentence(error), _EXPECTED) from error
     return {"routed_experts" if array.ndim == 3 else "counts": array}
 
@@ -101,10 +139,12 @@ def _load_torch(path: Path) -> dict[str, Any]:
 
     import torch  # heavy, and needed for this one kind of file
 
+    _check_archive(path)
+    whole = _packed_again(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of pickle protocols: it loads or it is refused
-            found = torch.load(path, map_location="cpu", weights_only=True)
+            found = torch.load(whole, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         why = (
             "torch.load(weights_only=True) refuses it: it holds more than tensors and plain values"
