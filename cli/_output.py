@@ -21,12 +21,17 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Write a table to stdout, as wide as it needs when stdout is no terminal."""
+    """Write a table to stdout, as wide as it needs when stdout is no terminal.
+
+    Raises:
+        ValueError: a row has not one cell a column.
+    """
     table = Table(title=escape(title), title_justify="left", header_style="bold")
     for name in columns:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(escape(str(cell)) for cell in row))
+        cells = [escape(str(cell)) for _, cell in zip(columns, row, strict=True)]
+        table.add_row(*cells)
     width = None if sys.stdout.isatty() else 200
     Console(width=width, soft_wrap=False).print(table)
 

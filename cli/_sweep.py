@@ -88,6 +88,7 @@ def sweep(
                 f"{w.interval_us[0]:.1f} - {w.interval_us[1]:.1f}",
                 f"{w.default_time_us:.1f}",
                 f"{w.speedup:.2f}x",
+                w.evidence.word,
                 w.config if w.unit.value in ("gate_up", "down") else "",
             )
             for w in result.winners

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import sqlite3
 import subprocess
@@ -137,6 +138,16 @@ def test_lookup_without_a_sweep_says_that_it_is_the_default(run: Run) -> None:
     found = answer(run("lookup", "megamoe", "--tokens", "8", "--json"))
     assert "default" in found["why"]
     assert not Path("trials.sqlite").exists()
+
+
+def test_table_for_people_says_the_evidence_beside_the_config(run: Run, landscape: Path) -> None:
+    lines = run(*recorded(landscape, "--trials", "8")).stdout.splitlines()
+    header = next(line for line in lines if "tokens" in line and "evidence" in line)
+    names = [cell.strip() for cell in re.split("[┃│]", header)]
+    row = next(line for line in lines if " gate_up " in line)
+    cells = [cell.strip() for cell in re.split("[┃│]", row)]
+    assert cells[names.index("evidence")] == "recorded"
+    assert "block_m=" in cells[names.index("config")]
 
 
 def test_lookup_spells_a_layer_unit_by_unit(run: Run) -> None:
