@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from .. import __version__
+from . import _export, _inspect, _lookup, _spaces, _sweep, _topology, _workload
 from ._group import Commands
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -28,21 +27,14 @@ def main(context: click.Context, verbose: bool, quiet: bool) -> None:
     context.obj = {"traceback": verbose, "quiet": quiet}
 
 
-def _register() -> None:
-    from . import _export, _inspect, _lookup, _spaces, _sweep, _topology, _workload
-
-    for command in (
-        _sweep.sweep,
-        _spaces.spaces,
-        _inspect.inspect,
-        _inspect.doctor,
-        _lookup.lookup,
-        _export.export,
-        _topology.topology,
-        _workload.workload,
-    ):
-        found: Any = command
-        main.add_command(found)
-
-
-_register()
+for _command in (
+    _sweep.sweep,
+    _spaces.spaces,
+    _inspect.inspect,
+    _inspect.doctor,
+    _lookup.lookup,
+    _export.export,
+    _topology.topology,
+    _workload.workload,
+):
+    main.add_command(_command)

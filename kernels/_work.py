@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from ..search_spaces import (
-    WEIGHT_FORMATS,
-    Problem,
-    Unit,
-    expected_active_experts,
-    expected_rows,
-)
+from ..search_spaces import Problem, Unit, expected_active_experts, expected_rows
 from ._kernel import Work
 
 
@@ -21,37 +15,27 @@ def gemm_work(problem: Problem, unit: Unit) -> Work:
 
     Source: facts, moe-kernels 5.1.
     """
+    n, k = problem.gemm(unit)
     rows = expected_rows(problem)
-    columns, depth = problem.gemm(unit)
-    weights = expected_active_experts(problem) * problem.weights.bytes_of(columns, depth)
-    inputs = rows * problem.activations.bytes_of(1, depth)
+    weights = expected_active_experts(problem) * problem.weights.bytes_of(n, k)
+    # A token's row need be read once, however many experts take it.
+    read = min(problem.tokens, rows) if unit is Unit.GATE_UP else rows
+    out = 2.0 * n
     if unit is Unit.GATE_UP:
-        outputs = rows * problem.activations.bytes_of(1, problem.local_intermediate)
-        inputs = min(inputs, problem.tokens * problem.activations.bytes_of(1, depth))
-    else:
-        outputs = rows * WEIGHT_FORMATS["bf16"].bytes_of(1, columns)
-    return Work(
-        flops=2.0 * rows * columns * depth,
-        min_bytes=weights + inputs + outputs,
-        weight_bytes=weights,
-    )
+        out = float(problem.activations.bytes_of(1, problem.local_intermediate))
+    rows_bytes = read * problem.activations.bytes_of(1, k) + rows * out
+    return Work(flops=2.0 * rows * n * k, min_bytes=weights + rows_bytes, weight_bytes=weights)
 
 
 def glue_work(problem: Problem) -> Work:
     """Return the expected work of routing, quantising the input and combining the output.
 
-    Bytes = tokens [T, H] bf16 read and written in the activation format, rows [R, H] bf16 read by the
-    combine, [T, H] bf16 written, ids and weights read.
+    Bytes = tokens with a local expert, bf16 [T, H], read and written in the activation format; rows [R, H]
+    bf16 read by the combine and [T, H] bf16 written; expert ids read.
     """
-    rows = expected_rows(problem)
-    hidden = problem.shape.hidden
-    wide = WEIGHT_FORMATS["bf16"].bytes_of(1, hidden)
-    narrow = problem.activations.bytes_of(1, hidden)
-    quantise = problem.tokens * (wide + narrow)
-    combine = rows * wide + problem.tokens * wide
-    ids = problem.tokens * problem.shape.top_k * (4 + 4)
-    return Work(
-        flops=2.0 * rows * hidden,
-        min_bytes=quantise + combine + ids,
-        weight_bytes=0.0,
-    )
+    rows, hidden = expected_rows(problem), problem.shape.hidden
+    tokens = min(problem.tokens, rows)
+    quantised = 2 * tokens * hidden + tokens * problem.activations.bytes_of(1, hidden)
+    combined = 2 * rows * hidden + 2 * tokens * hidden
+    ids = 4 * problem.tokens * problem.shape.top_k
+    return Work(flops=2.0 * rows * hidden, min_bytes=quantised + combined + ids, weight_bytes=0.0)

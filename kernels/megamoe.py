@@ -23,7 +23,6 @@ from ..search_spaces import (
     Problem,
     Space,
     Unit,
-    expected_active_experts,
     expected_rows,
 )
 from ..search_spaces import megamoe as spaces
@@ -33,6 +32,7 @@ from . import _megamoe_plan as plan
 from . import _megamoe_verify as verifying
 from ._kernel import Launch, Work
 from ._megamoe_inputs import Inputs
+from ._work import gemm_work, glue_work
 
 # The files whose text ends in the cubins or decides how they are launched.
 _SOURCES = ("_megamoe_gemm.py", "_megamoe_glue.py", "_megamoe_plan.py")
@@ -77,10 +77,10 @@ class MegaMoE:
     def work(self, problem: Problem, unit: Unit) -> Work:
         """Return the expected work; shared experts are left out, as in the layer."""
         if unit is Unit.GLUE:
-            return _glue_work(problem)
+            return glue_work(problem)
         if unit is not Unit.LAYER:
-            return _gemm_work(problem, unit)
-        parts = [_gemm_work(problem, gemm) for gemm in GEMMS]
+            return gemm_work(problem, unit)
+        parts = [gemm_work(problem, gemm) for gemm in GEMMS]
         weights = sum(part.weight_bytes for part in parts)
         # Only x, the weights and the output must touch memory: all between could stay on the chip.
         edges = 2 * 2 * min(problem.tokens, expected_rows(problem)) * problem.shape.hidden
@@ -136,28 +136,6 @@ class MegaMoE:
     def tolerance(self, problem: Problem, unit: Unit) -> float:
         """Return the largest error that rounding explains (derived in `_megamoe_verify`)."""
         return verifying.tolerance(problem, unit)
-
-
-def _gemm_work(problem: Problem, unit: Unit) -> Work:
-    n, k = problem.gemm(unit)
-    rows = expected_rows(problem)
-    weights = expected_active_experts(problem) * problem.weights.bytes_of(n, k)
-    # A token's row need be read once, however many experts take it.
-    read = min(problem.tokens, rows) if unit is Unit.GATE_UP else rows
-    out = 2.0 * n
-    if unit is Unit.GATE_UP:
-        out = float(problem.activations.bytes_of(1, problem.local_intermediate))
-    rows_bytes = read * problem.activations.bytes_of(1, k) + rows * out
-    return Work(flops=2.0 * rows * n * k, min_bytes=weights + rows_bytes, weight_bytes=weights)
-
-
-def _glue_work(problem: Problem) -> Work:
-    rows, hidden = expected_rows(problem), problem.shape.hidden
-    tokens = min(problem.tokens, rows)
-    quantised = 2 * tokens * hidden + tokens * problem.activations.bytes_of(1, hidden)
-    combined = 2 * rows * hidden + 2 * tokens * hidden
-    ids = 4 * problem.tokens * problem.shape.top_k
-    return Work(flops=2.0 * rows * hidden, min_bytes=quantised + combined + ids, weight_bytes=0.0)
 
 
 def _nvlink_bytes(problem: Problem) -> float:

@@ -74,8 +74,9 @@ class LaunchConfig:
 
     def __str__(self) -> str:
         """Spell the config as `--set` takes it."""
-        return " ".join(f"{name}={_spell(value)}" for name, value in self.items)
+        return " ".join(f"{name}={spell(value)}" for name, value in self.items)
 
 
-def _spell(value: Value) -> str:
+def spell(value: Value) -> str:
+    """Return a value as `--set` takes it."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import InvalidConfig
-from .config import LaunchConfig, Value
+from .config import LaunchConfig, Value, spell
 
 
 class Point(Protocol):
@@ -248,11 +248,6 @@ def integer(point: Point, name: str) -> int:
     if not isinstance(value, int):
         raise InvalidConfig(f"{name} is {value!r}: must be an integer")
     return value
-
-
-def spell(value: Value) -> str:
-    """Return a value as `--set` takes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _axis_rule(reason: str) -> Constraint:

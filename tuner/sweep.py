@@ -99,12 +99,16 @@ class _Run:
     reports: dict[Variant, CompileReport] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stopped: bool = False
+    source_hash: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Read the kernel's sources once: every trial of a run is of the code that was imported."""
+        self.source_hash = self.resolved.setting.kernel.source_hash()
 
     def result(self) -> SweepResult:
         """Return stored winners if this very sweep was finished before; else run it."""
-        source = self.resolved.setting.kernel.source_hash()
         fingerprint = self.resolved.fingerprint(
-            source,
+            self.source_hash,
             self.evaluator.silicon.key,
             self.evaluator.toolchain.key,
             self.evaluator.policy,
@@ -217,7 +221,7 @@ class _Run:
         setting = self.resolved.setting
         trials = self.store.trials_for(
             kernel=setting.kernel.name,
-            source_hash=setting.kernel.source_hash(),
+            source_hash=self.source_hash,
             problems=setting.problems,
             silicon=self.evaluator.silicon,
             toolchain=self.evaluator.toolchain,
@@ -310,9 +314,9 @@ class _Run:
     def _best(self, unit: Unit) -> dict[int, float]:
         best = {}
         for tokens, table in self.outcomes[unit].items():
-            ranked = timed(list(table.values()))
-            if ranked and ranked[0].time_us is not None:
-                best[tokens] = ranked[0].time_us
+            times = [o.time_us for o in table.values() if o.time_us is not None]
+            if times:
+                best[tokens] = min(times)
         return best
 
     def _times(self, unit: Unit, config: LaunchConfig) -> dict[int, float | None]:
@@ -333,7 +337,7 @@ class _Run:
         return Trial(
             sweep_id=self.sweep_id,
             kernel=setting.kernel.name,
-            source_hash=setting.kernel.source_hash(),
+            source_hash=self.source_hash,
             problem=setting.problem(tokens),
             unit=unit,
             config=outcome.config,
@@ -447,7 +451,7 @@ class _Run:
         return Winner(
             sweep_id=self.sweep_id,
             kernel=setting.kernel.name,
-            source_hash=setting.kernel.source_hash(),
+            source_hash=self.source_hash,
             problem=setting.problem(tokens),
             unit=unit,
             config=outcome.config,

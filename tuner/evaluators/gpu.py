@@ -10,16 +10,15 @@ from typing import Any
 
 from pebble import ProcessExpired, ProcessPool
 
-from ...db import CompileReport, Evidence, Rejected, Silicon, Toolchain, Why
+from ...db import CompileReport, Evidence, Rejected, Why
 from ...errors import WorkerLost
-from ...search_spaces import LaunchConfig, Space, Unit
+from ...search_spaces import LaunchConfig, Unit
 from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..farm import triton_cache
 from ..physics import beats_physics
 from ..processes import spawn_context
-from ..silicon import silicon_of
-from ..toolchain import toolchain
+from ._target import TargetEvaluator
 
 # A variant that has not finished its ladder in this time hangs (the default ladder takes under 3 s).
 TASK_LIMIT_S = 120.0
@@ -28,10 +27,9 @@ MAX_DEATHS = 10
 
 
 @dataclass(slots=True)
-class GpuEvaluator:
+class GpuEvaluator(TargetEvaluator):
     """Measured evidence."""
 
-    setting: Setting
     cache_dir: Path
     evidence: Evidence = Evidence.MEASURED
     policy: str = timing.POLICY
@@ -39,24 +37,6 @@ class GpuEvaluator:
     _pool: Any = None
     _deaths: int = 0
     _words: list[str] = field(default_factory=list)
-
-    @property
-    def silicon(self) -> Silicon:
-        """The detected GPU."""
-        return silicon_of(self.setting.gpu)
-
-    @property
-    def toolchain(self) -> Toolchain:
-        """The triton of this environment; timing launches what it compiled."""
-        return toolchain(self.setting.gpu.arch)
-
-    def restrict(self, space: Space, unit: Unit) -> Space:
-        """Return the whole space: a GPU can run any of it."""
-        return space
-
-    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
-        """Return the config itself: any legal config can be evaluated."""
-        return config
 
     def evaluate(
         self,

@@ -6,41 +6,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...db import CompileReport, Evidence, Prediction, Silicon, Toolchain
-from ...search_spaces import LaunchConfig, Space, Unit
+from ...db import CompileReport, Evidence, Prediction
+from ...search_spaces import LaunchConfig, Unit
 from .. import cost_model
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
-from ..silicon import silicon_of
-from ..toolchain import toolchain
+from ._target import TargetEvaluator
 
 
 @dataclass(slots=True)
-class ModelEvaluator:
+class ModelEvaluator(TargetEvaluator):
     """Predicted evidence, from compiler facts and the topology."""
 
-    setting: Setting
     evidence: Evidence = Evidence.PREDICTED
     policy: str = f"cost-model/{cost_model.VERSION}"
     compiles: bool = True
     _reports: dict[tuple[Unit, LaunchConfig], CompileReport] = field(default_factory=dict)
-
-    @property
-    def silicon(self) -> Silicon:
-        """The target as its topology file describes it."""
-        return silicon_of(self.setting.gpu)
-
-    @property
-    def toolchain(self) -> Toolchain:
-        """The triton of this environment."""
-        return toolchain(self.setting.gpu.arch)
-
-    def restrict(self, space: Space, unit: Unit) -> Space:
-        """Return the whole space."""
-        return space
-
-    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
-        """Return the config itself: any legal config can be evaluated."""
-        return config
 
     def evaluate(
         self,

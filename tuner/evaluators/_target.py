@@ -1,0 +1,36 @@
+"""What evaluators share that time code compiled here, for the target as the topology describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ...db import Silicon, Toolchain
+from ...search_spaces import LaunchConfig, Space, Unit
+from ..evaluation import Setting
+from ..silicon import silicon_of
+from ..toolchain import toolchain
+
+
+@dataclass(slots=True)
+class TargetEvaluator:
+    """Identity of a target, and its whole space."""
+
+    setting: Setting
+
+    @property
+    def silicon(self) -> Silicon:
+        """The target: detected, or as its topology file describes it."""
+        return silicon_of(self.setting.gpu)
+
+    @property
+    def toolchain(self) -> Toolchain:
+        """The triton of this environment."""
+        return toolchain(self.setting.gpu.arch)
+
+    def restrict(self, space: Space, unit: Unit) -> Space:
+        """Return the whole space: any of it can be evaluated."""
+        return space
+
+    def stand_in(self, tokens: int, config: LaunchConfig) -> LaunchConfig:
+        """Return the config itself: any legal config can be evaluated."""
+        return config
