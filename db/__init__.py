@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .records import Trial as Trial
     from .records import Why as Why
     from .records import Winner as Winner
+    from .seeds import Seed as Seed
     from .store import Store as Store
     from .store import default_path as default_path
     from .store import open_store as open_store
@@ -32,6 +33,7 @@ _HOMES = {
     "Measurement": "records",
     "Prediction": "records",
     "Rejected": "records",
+    "Seed": "seeds",
     "Silicon": "records",
     "Store": "store",
     "Toolchain": "records",
@@ -48,6 +50,7 @@ __all__ = [
     "Measurement",
     "Prediction",
     "Rejected",
+    "Seed",
     "Silicon",
     "Store",
     "Toolchain",

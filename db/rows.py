@@ -13,6 +13,12 @@ from ..search_spaces import LaunchConfig, Problem, Unit
 from . import codec
 from .codec import dumps, loads
 from .records import CompileReport, Evidence, Rejected, Silicon, Toolchain, Trial, Why, Winner
+from .seeds import Seed
+
+_SEED_COLUMNS = (
+    *("kernel", "source", "file", "triton", "device", "experts", "intermediate"),
+    *("weights", "tokens", "unit", "time_us"),
+)
 
 
 def trial_values(trial: Trial) -> dict[str, Any]:
@@ -54,6 +60,18 @@ def winner_values(winner: Winner) -> dict[str, Any]:
         "default_time_us": winner.default_time_us,
         "parts": dumps({"units": [[u, codec.config_to_json(c)] for u, c in winner.parts]}),
     }
+
+
+def seed_values(seed: Seed) -> dict[str, Any]:
+    """Return a seed's columns."""
+    values = {name: getattr(seed, name) for name in _SEED_COLUMNS}
+    return {**values, "config": seed.config.key}
+
+
+def seed_of(row: Row[Any]) -> Seed:
+    """Return the seed of a row."""
+    values = {name: getattr(row, name) for name in _SEED_COLUMNS}
+    return Seed(**values, config=codec.config_from_json(loads(row.config)))
 
 
 def _shared_values(row: Trial | Winner) -> dict[str, Any]:

@@ -6,6 +6,8 @@
     trials                             one row a config, unit, problem, silicon, toolchain, source
                                        and policy
     winners                            choices over trials
+    portfolios                         sweeps whose winners were held to a small set of configs
+    seeds                              configs that others found good: starting points, no winners
 
 Names of models and GPUs are no part of a key (two names may mean one problem), so they stand on
 the rows. Records go into JSON text where nothing selects on them, into columns where something
@@ -34,7 +36,7 @@ from sqlalchemy import (
 )
 
 # Revisions of db/migrations/versions, oldest first; the last is what this version writes.
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 VERSION_TABLE = "rubin_tune_version"
 # "rtun" in ASCII: SQLite files of ours carry it in their header (PRAGMA application_id).
 APPLICATION_ID = 0x7274756E
@@ -173,3 +175,29 @@ winners = Table(
     UniqueConstraint("sweep_id", "problem_id", "unit", name="uq_winners_key"),
 )
 Index("ix_winners_problem_id", winners.c.problem_id, winners.c.unit)
+portfolios = Table(
+    "portfolios",
+    metadata,
+    _id(),
+    Column("sweep_id", _Id, ForeignKey("sweeps.id"), nullable=False, unique=True),
+    Column("record", Text, nullable=False),
+)
+seeds = Table(
+    "seeds",
+    metadata,
+    _id(),
+    Column("kernel", String(100), nullable=False),
+    Column("source", String(32), nullable=False),
+    Column("file", Text, nullable=False),
+    Column("triton", Text, nullable=False),
+    Column("device", Text, nullable=False),
+    Column("experts", Integer, nullable=False),
+    Column("intermediate", Integer, nullable=False),
+    Column("weights", String(32), nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("unit", String(16), nullable=False),
+    Column("config", Text, nullable=False),
+    Column("time_us", Double),
+    Column("imported_at", DateTime, nullable=False, server_default=func.now()),
+)
+Index("ix_seeds_kernel", seeds.c.kernel, seeds.c.weights)

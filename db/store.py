@@ -15,19 +15,33 @@ from types import TracebackType
 from typing import Any
 
 import platformdirs
-from sqlalchemy import ColumnElement, Connection, Row, Select, Table, and_, func, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    Table,
+    and_,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 from sqlalchemy.dialects.sqlite import insert as sqlite_insert
 
 from ..errors import InvalidInput
-from ..search_spaces import Problem, Unit
+from ..search_spaces import LaunchConfig, Problem, Space, Unit
 from . import codec
 from .codec import dumps, loads
 from .engine import Database, open_database
 from .records import CompileReport, Evidence, Silicon, Toolchain, Trial, Winner
-from .rows import RowReader, trial_values, winner_values
-from .schema import compiles, silicons, sweeps, toolchains, trials, winners
+from .rows import RowReader, seed_of, seed_values, trial_values, winner_values
+from .schema import compiles, portfolios, silicons, sweeps, toolchains, trials, winners
 from .schema import problems as _problems
+from .schema import seeds as _seeds
+from .seeds import Seed, fitted
 
 # Keys of a trial, in the order of its unique constraint.
 _TRIAL_KEY = (
@@ -292,6 +306,78 @@ class Store:
                 best.setdefault((row.kernel, row.problem_id, row.unit, place), row)
         ordered = sorted(best.values(), key=lambda row: row.id)
         return [self._reader.winner(row, given) for row in ordered]
+
+    # Portfolios
+
+    def put_portfolio(self, sweep_id: str, record: Mapping[str, object]) -> None:
+        """Store the set that a sweep's winners are held to; a second time replaces the first."""
+        with self._writing() as connection:
+            row = self._sweep_row(connection, sweep_id)
+            connection.execute(delete(portfolios).where(portfolios.c.sweep_id == row))
+            connection.execute(
+                insert(portfolios), {"sweep_id": row, "record": dumps(dict(record))}
+            )
+
+    def portfolio(self, sweep_id: str) -> dict[str, Any] | None:
+        """Return what `put_portfolio` was given, None for a sweep without."""
+        found = select(portfolios.c.record).select_from(portfolios.join(sweeps))
+        with self._reading() as connection:
+            record = connection.execute(found.where(sweeps.c.key == sweep_id)).scalar()
+        return None if record is None else loads(record)
+
+    # Seeds
+
+    def put_seeds(self, added: Sequence[Seed]) -> None:
+        """Store seeds in one transaction; a file that was imported before is replaced whole."""
+        files = {(seed.kernel, seed.source, seed.file) for seed in added}
+        with self._writing() as connection:
+            for kernel, source, file in sorted(files):
+                connection.execute(
+                    delete(_seeds).where(
+                        _seeds.c.kernel == kernel,
+                        _seeds.c.source == source,
+                        _seeds.c.file == file,
+                    )
+                )
+            if added:
+                connection.execute(insert(_seeds), [seed_values(seed) for seed in added])
+
+    def seeds_for(
+        self,
+        kernel: str,
+        problem: Problem,
+        *,
+        unit: Unit | None = None,
+        space: Space | None = None,
+    ) -> list[Seed]:
+        """Return seeds of a kernel for a problem's weight format, the nearest problem's first.
+
+        Args:
+            kernel: A name of kernels/.
+            problem: Distance is in octaves of width, experts and tokens; `Seed.is_of` says
+                which seeds are of that very layer.
+            unit: Only those found for this GEMM (or for both).
+            space: Return legal, canonical points of it: values off its axes are moved to the
+                nearest (`Seed.changed` names them), what is not legal then is left out, and of
+                equal configs the nearest seed stays.
+        """
+        statement = (
+            select(_seeds)
+            .where(_seeds.c.kernel == kernel, _seeds.c.weights == problem.shape.weights)
+            .order_by(_seeds.c.id)
+        )
+        with self._reading() as connection:
+            rows = connection.execute(statement).all()
+        found = [seed for seed in map(seed_of, rows) if unit is None or seed.is_for(unit)]
+        found.sort(key=lambda seed: seed.distance(problem))
+        if space is None:
+            return found
+        points: dict[LaunchConfig, Seed] = {}
+        for seed in found:
+            point = fitted(seed, space)
+            if point is not None:
+                points.setdefault(point.config, point)
+        return list(points.values())
 
     # One transaction each
 

@@ -24,6 +24,7 @@ from .records import (
     Why,
     Winner,
 )
+from .seeds import Seed
 from .store import Store, open_store
 
 SHAPE = MoEShape(model="little", experts=8, top_k=2, hidden=256, intermediate=128)
@@ -113,6 +114,20 @@ def known(store: Store, **changes: object) -> list[Trial]:
         "policy": TRIAL.policy,
     }
     return store.trials_for(**{**keys, **changes})  # type: ignore[arg-type]
+
+
+SEED = Seed(
+    kernel="fused_moe",
+    config=LaunchConfig.of(block_m=16, num_warps=4),
+    tokens=4,
+    experts=8,
+    intermediate=128,
+    weights="bf16",
+    source="vllm",
+    file="E=8,N=128,device_name=NVIDIA_H200.json",
+    device="NVIDIA_H200",
+    triton="3.6.0",
+)
 
 
 class StoreContract:
@@ -351,3 +366,38 @@ class StoreContract:
             store._put_trial(holder, TRIAL, fresh=False)
             with pytest.raises(DatabaseBusy, match=r"is locked .* waited 0\.3 s"):
                 second.add_trial(TRIAL)
+
+    # Seeds and portfolios
+
+    def test_seeds_come_back_nearest_first(self, store: Store) -> None:
+        """Distance is in octaves."""
+        added = [replace(SEED, tokens=n, time_us=1.5) for n in (1, 4, 64)]
+        store.put_seeds(added)
+        assert store.seeds_for("fused_moe", PROBLEM) == [added[1], added[0], added[2]]
+
+    def test_seeds_are_of_a_kernel_a_format_and_a_unit(self, store: Store) -> None:
+        """Others are not offered."""
+        others = [
+            replace(SEED, file="a", weights="fp8_block128"),
+            replace(SEED, file="b", kernel="another"),
+            replace(SEED, file="c", unit="down"),
+        ]
+        store.put_seeds([SEED, *others])
+        assert store.seeds_for("fused_moe", PROBLEM, unit=Unit.GATE_UP) == [SEED]
+        assert store.seeds_for("fused_moe", PROBLEM, unit=Unit.DOWN) == [SEED, others[2]]
+
+    def test_a_file_that_is_imported_again_replaces_its_seeds(self, store: Store) -> None:
+        """Rows that are gone from the file are gone from the store."""
+        other = replace(SEED, file="other.json")
+        store.put_seeds([SEED, replace(SEED, tokens=8), other])
+        store.put_seeds([replace(SEED, tokens=16)])
+        found = {(seed.file, seed.tokens) for seed in store.seeds_for("fused_moe", PROBLEM)}
+        assert found == {(SEED.file, 16), ("other.json", 4)}
+
+    def test_a_portfolio_belongs_to_a_sweep(self, store: Store) -> None:
+        """The second one replaces the first."""
+        store.begin_sweep("s1", "f", {})
+        assert store.portfolio("s1") is None
+        store.put_portfolio("s1", {"cap": 6})
+        store.put_portfolio("s1", {"cap": 4})
+        assert store.portfolio("s1") == {"cap": 4}
