@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rubin_tune.db import Rejected
+from rubin_tune.db.silicon import silicon_of
 from rubin_tune.db.table_file import problem_keys
 from rubin_tune.registry import load
 from rubin_tune.runtime import Table
@@ -17,7 +18,6 @@ from rubin_tune.topology import Gpu
 from rubin_tune.tuner import SweepRequest, sweep
 from rubin_tune.tuner.compile import over_limits
 from rubin_tune.tuner.farm import CompileFarm, CompileJob
-from rubin_tune.tuner.silicon import silicon_of
 
 from ._layer_regimes import Regime
 

@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..errors import InvalidInput
 from ..search_spaces import (
     GEMMS,
@@ -31,7 +33,8 @@ from . import _megamoe_inputs as inputs_of
 from . import _megamoe_plan as plan
 from . import _megamoe_verify as verifying
 from ._kernel import Launch, Work
-from ._megamoe_inputs import Inputs
+from ._megamoe_inputs import Inputs, Matrix
+from ._megamoe_serve import ServedPlan, plan_served
 from ._work import gemm_work, glue_work
 
 # The files whose text ends in the cubins or decides how they are launched.
@@ -120,12 +123,31 @@ class MegaMoE:
         Raises:
             InvalidInput: the configs disagree on the scale groups between the GEMMs.
         """
+        self._check_coupling(configs)
+        return plan.plan_layer(problem, configs, inputs).launches
+
+    def serve(
+        self,
+        problem: Problem,
+        configs: Mapping[Unit, LaunchConfig],
+        weights: Mapping[Unit, Matrix],
+        *,
+        device: torch.device,
+    ) -> ServedPlan:
+        """Return the layer with buffers of its own, for weights shaped like the given ones.
+
+        Raises:
+            InvalidInput: the configs disagree on the scale groups between the GEMMs.
+        """
+        self._check_coupling(configs)
+        return plan_served(problem, configs, weights, device)
+
+    def _check_coupling(self, configs: Mapping[Unit, LaunchConfig]) -> None:
         first, second = (self.coupling(configs[unit]) for unit in GEMMS)
         if first != second:
             raise InvalidInput(
                 f"act_group is {first} in gate_up and {second} in down: must be equal in one layer"
             )
-        return plan.plan_layer(problem, configs, inputs).launches
 
     def verify(
         self, problem: Problem, unit: Unit, config: LaunchConfig, *, device: str, seed: int

@@ -1,10 +1,24 @@
-"""Who uses the winners: a table that a serving engine loads and asks for configs.
+"""Who uses the winners: a table that a serving engine loads and asks for configs, and what runs them.
 
-Importing this package imports the standard library only: no torch, numpy or SQLAlchemy.
+Importing this package imports the standard library only: no torch, numpy or SQLAlchemy. `MegaMoE` imports
+torch and triton when it is first asked for.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .table import Choice, Table, load
 
-__all__ = ["Choice", "Table", "load"]
+if TYPE_CHECKING:
+    from .megamoe import MegaMoE as MegaMoE
+
+__all__ = ["Choice", "MegaMoE", "Table", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "MegaMoE":
+        from .megamoe import MegaMoE
+
+        return MegaMoE
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..db import Rejected, Winner, default_path, open_store
 from ..db.formats.json import table_document
+from ..db.silicon import silicon_of
 from ..db.table_file import problem_keys
 from ..errors import ExportRefused, InvalidConfig, InvalidInput
 from ..registry import load
@@ -25,7 +26,6 @@ from .request import (
     resolve_problem,
 )
 from .result import compile_json
-from .silicon import silicon_of
 from .toolchain import require_target
 
 

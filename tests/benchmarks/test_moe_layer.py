@@ -18,12 +18,12 @@ from benchmarks._layer_configs import code_of, compile_all, lacking, winners
 from benchmarks._layer_regimes import REGIMES, TINY, chosen, recorded_peers
 
 from benchmarks import moe_layer
+from rubin_tune.db.silicon import silicon_of
 from rubin_tune.db.table_file import make_document, problem_keys
 from rubin_tune.kernels.megamoe import PROVIDES
 from rubin_tune.runtime import Table
 from rubin_tune.search_spaces import GEMMS, Unit
 from rubin_tune.topology import load_gpu
-from rubin_tune.tuner.silicon import silicon_of
 
 ROOT = Path(__file__).parents[2]
 PEERS = Path(__file__).with_name("peers")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...db import Silicon, Toolchain
+from ...db.silicon import silicon_of
 from ...search_spaces import LaunchConfig, Space, Unit
 from ..evaluation import Setting
-from ..silicon import silicon_of
 from ..toolchain import toolchain
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from ...db import CompileReport, Evidence, Measurement, Rejected, Silicon, Toolchain, Why
 from ...db.landscape import Landscape, Row, read_landscape
+from ...db.silicon import silicon_of
 from ...errors import InvalidInput
 from ...search_spaces import GEMMS, Constraint, LaunchConfig, Space, Unit
 from ...search_spaces.space import Point
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
-from ..silicon import silicon_of
 from ..statistics import median_interval
 
 Key = tuple[Unit, int, LaunchConfig]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..db import Silicon
 from ..topology import Gpu
+from .records import Silicon
 
 
 def silicon_of(gpu: Gpu) -> Silicon:
