@@ -28,7 +28,6 @@ SCHEMA = "rubin-tune.transformers-moe/1"
 # Positions of the prefill whose logits are compared: all of them would be 2.5 GB of float32.
 COMPARED = 256
 PROMPT = 16
-EXPERTS_CALLS = 20
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -37,7 +36,7 @@ def run(asked: argparse.Namespace) -> int:
     steps = asked.generate or (3 if asked.tiny else 64)
     register(table=asked.table, gpu=load_gpu("h200") if asked.device == "cpu" else None)
     model = make_model(asked.layers, tiny=asked.tiny, seed=asked.seed, device=asked.device)
-    bench = Bench(model, prefill=prefill, steps=steps, seed=asked.seed)
+    bench = Bench(model, prefill=prefill, steps=steps, calls=asked.calls, seed=asked.seed)
     agreement = bench.agreement()
     times = bench.times(asked.rounds)
     result = {
@@ -50,7 +49,7 @@ def run(asked: argparse.Namespace) -> int:
             "seed": asked.seed,
         },
         "table": asked.table,
-        "why": {tokens: why(bench.experts, tokens) for tokens in (1, prefill)},
+        "why": bench.configs(),
         "prefill_tokens": prefill,
         "generated_tokens": steps,
         "bound": bound(asked.layers),
@@ -103,13 +102,14 @@ class Bench:
         model: In bf16.
         prefill: Tokens of a prefill.
         steps: Tokens that are generated.
+        calls: Calls of a layer's experts alone.
         seed: Of the prompts.
     """
 
-    def __init__(self, model: Any, *, prefill: int, steps: int, seed: int) -> None:
-        self.model, self.steps = model, steps
+    def __init__(self, model: Any, *, prefill: int, steps: int, calls: int, seed: int) -> None:
+        self.model, self.steps, self.calls = model, steps, calls
         generator = torch.Generator().manual_seed(seed)
-        size = (1, prefill + steps)
+        size = (1, max(prefill, PROMPT) + steps)
         tokens = torch.randint(1, model.config.vocab_size, size, generator=generator)
         self.tokens = tokens.to(model.device)
         self.prefill = self.tokens[:, :prefill]
@@ -177,9 +177,15 @@ class Bench:
         return {
             "generate": self.generate,
             "prefill": self.run_prefill,
-            f"{EXPERTS_CALLS} x experts, 1 token": lambda: self.run_experts(1),
-            f"{EXPERTS_CALLS} x experts, prefill": lambda: self.run_experts(self.prefill.shape[1]),
+            f"{self.calls} x experts, 1 token": lambda: self.run_experts(1),
+            f"{self.calls} x experts, prefill": lambda: self.run_experts(self.prefill.shape[1]),
         }
+
+    def configs(self) -> dict[int, str]:
+        """Say where our configs are from, for a single token and for the prefill."""
+        self.model.set_experts_implementation("rubin_tune")
+        self.run_experts(1)
+        return {tokens: why(self.experts, tokens) for tokens in (1, self.prefill.shape[1])}
 
     def generate(self) -> None:
         """Generate greedily from a short prompt."""
@@ -202,7 +208,7 @@ class Bench:
         scores = torch.rand((tokens, config.num_experts), generator=generator, device=device)
         gates, ids = scores.softmax(dim=1).topk(config.num_experts_per_tok)
         with torch.no_grad():
-            for _ in range(EXPERTS_CALLS):
+            for _ in range(self.calls):
                 self.experts(rows, ids, gates.bfloat16())
 
     def clock(self, act: Callable[[], None]) -> float:

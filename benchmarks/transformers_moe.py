@@ -49,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     found.add_argument("--prefill", type=int, help="tokens [default: 4096]")
     found.add_argument("--generate", type=int, help="tokens [default: 64]")
     found.add_argument("--rounds", type=int, default=7, help="[default: 7]")
+    found.add_argument(
+        "--calls", type=int, default=20, help="of a layer's experts alone [default: 20]"
+    )
     found.add_argument("--seed", type=int, default=0)
     found.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     found.add_argument("--tiny", action="store_true", help="a model that an interpreter can run")
