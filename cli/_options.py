@@ -29,6 +29,20 @@ def seconds(text: str | None) -> float | None:
     return float(found[1]) * _UNITS[found[2]]
 
 
+def share(text: str | None) -> float | None:
+    """Read a percentage such as 0.5% as a share.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if found is None:
+        raise InvalidInput(f"until is {text!r}: must be a percentage such as 0.5%")
+    return float(found[1]) / 100
+
+
 def problem_options(command: F) -> F:
     """Add the options that describe a problem."""
     for option in reversed(

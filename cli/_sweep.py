@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ._options import database_option, json_option, problem_options, seconds
+from ._options import database_option, json_option, problem_options, seconds, share
 from ._output import TerminalProgress, print_json, print_table
 
 
@@ -22,6 +22,25 @@ from ._output import TerminalProgress, print_json, print_table
 @click.option("--sampler", default="tpe", show_default=True, help="tpe or random.")
 @click.option("--trials", type=int, metavar="N", help="Variants a GEMM.")
 @click.option("--budget", metavar="5m", help="Start no new variant after this time.")
+@click.option(
+    "--until", metavar="0.5%", help="Stop when the expected gain of a batch is under this."
+)
+@click.option(
+    "--portfolio",
+    type=int,
+    is_flag=False,
+    flag_value=6,
+    metavar="[N]",
+    help="Hold the winners to the fewest configs within 1 %, at most N a GEMM (6).",
+)
+@click.option(
+    "--audit",
+    type=int,
+    default=2,
+    show_default=True,
+    metavar="N",
+    help="Time N low-ranked variants a GEMM too, and say how many should have ranked high.",
+)
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure again what is in the database.")
@@ -41,6 +60,7 @@ def sweep(
     /,
     kernel: str,
     budget: str | None,
+    until: str | None,
     db: str | None,
     db_wait: float,
     jobs: int | None,
@@ -56,7 +76,12 @@ def sweep(
     """
     from ..tuner import SweepRequest, sweep
 
-    request = SweepRequest(kernel=kernel, budget_s=seconds(budget), **options)  # type: ignore[arg-type]
+    request = SweepRequest(
+        kernel=kernel,
+        budget_s=seconds(budget),
+        until=share(until),
+        **options,  # type: ignore[arg-type]
+    )
     with TerminalProgress(quiet=context.obj["quiet"]) as progress:
         result = sweep(
             request, database=db, wait_s=db_wait, jobs=jobs, fresh=fresh, progress=progress
@@ -100,5 +125,9 @@ def sweep(
         f"({counts.cubins} distinct cubins), {counts.failed} failed; {counts.evaluated} trials, "
         f"{counts.reused} reused; {result.wall_s:.1f} s; sweep {result.sweep_id} in {result.database}"
     )
+    if result.audit.timed:
+        click.echo(str(result.audit))
+    if result.portfolio is not None:
+        click.echo(str(result.portfolio))
     if not result.complete:
         click.echo("stopped by --budget: the same command goes on from here", err=True)

@@ -24,6 +24,7 @@ from ..search_spaces import (
     with_formats,
 )
 from ..topology import Gpu, detect_gpu, fake_domains, is_present, resolve_target
+from .audit import DEFAULT_AUDIT
 from .evaluation import Setting
 from .toolchain import require_target
 
@@ -54,6 +55,9 @@ class SweepRequest:
         sampler: A name of tuner/samplers.
         trials: Variants a GEMM.
         budget_s: Seconds after which no new variant is started; None = no limit.
+        until: Stop when the expected gain is under this share (tuner/budget.py); None = never.
+        portfolio: Hold the winners to a smallest set of at most so many configs a GEMM; None = no.
+        audit: Variants a GEMM that are timed though they rank low (tuner/audit.py).
         seed: Same seed, same proposals.
     """
 
@@ -69,6 +73,9 @@ class SweepRequest:
     sampler: str = "tpe"
     trials: int | None = None
     budget_s: float | None = None
+    until: float | None = None
+    portfolio: int | None = None
+    audit: int = DEFAULT_AUDIT
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -77,6 +84,12 @@ class SweepRequest:
             raise InvalidInput(f"trials is {self.trials}: must be at least 1")
         if self.budget_s is not None and not self.budget_s > 0:
             raise InvalidInput(f"budget is {self.budget_s} s: must be more than 0")
+        if self.until is not None and not 0 < self.until < 1:
+            raise InvalidInput(f"until is {self.until:.3%}: must be between 0 % and 100 %")
+        if self.portfolio is not None and self.portfolio < 1:
+            raise InvalidInput(f"portfolio is {self.portfolio}: must be at least 1")
+        if self.audit < 0:
+            raise InvalidInput(f"audit is {self.audit}: must be at least 0")
         if not 0 <= self.seed < 2**31:
             raise InvalidInput(f"seed is {self.seed}: must be between 0 and 2147483647")
 

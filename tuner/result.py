@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..db import CompileReport, Evidence, Winner
+from .audit import Audit
+from .portfolio import Portfolio
 from .request import Resolved
 
 SCHEMA = "rubin-tune.sweep/1"
@@ -22,6 +24,8 @@ class Counts:
         failed: Variants that did not compile, were wrong, hung or crashed.
         evaluated: Trials that have a time (variants times token counts).
         reused: Trials taken from the database.
+        audited: Variants that were timed though they rank low.
+        misranked: Those of them that were faster than all others.
     """
 
     space: int = 0
@@ -31,6 +35,8 @@ class Counts:
     failed: int = 0
     evaluated: int = 0
     reused: int = 0
+    audited: int = 0
+    misranked: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +52,7 @@ class SweepResult:
         winners: One a unit and token count.
         wall_s: Seconds that this run took.
         complete: False when it was stopped by a budget or an interrupt.
+        portfolio: The set that the winners are held to, where one was asked for.
     """
 
     resolved: Resolved
@@ -56,6 +63,12 @@ class SweepResult:
     winners: tuple[Winner, ...]
     wall_s: float
     complete: bool
+    portfolio: Portfolio | None = None
+
+    @property
+    def audit(self) -> Audit:
+        """What the sample of low-ranked points showed."""
+        return Audit(timed=self.counts.audited, misranked=self.counts.misranked)
 
     def as_json(self) -> dict[str, object]:
         """Return the stable machine-readable form (`rubin-tune.sweep/1`)."""
@@ -74,6 +87,8 @@ class SweepResult:
             "problem": {**problem, "layout": setting.problems[0].layout.name},
             "counts": {name: getattr(self.counts, name) for name in Counts.__slots__},
             "winners": [winner_json(w) for w in self.winners],
+            "audit": self.audit.as_json(),
+            "portfolio": None if self.portfolio is None else self.portfolio.as_json(),
             "complete": self.complete,
             "wall_s": round(self.wall_s, 3),
         }

@@ -13,14 +13,17 @@ from pathlib import Path
 
 from ..db import CompileReport, Rejected, Store, Trial, Winner, open_store
 from ..search_spaces import LaunchConfig, Unit
-from . import cost_model
+from . import audit, cost_model
+from .budget import Budget, Enough, progress_note
 from .choose import couple, timed
 from .compile import over_limits
 from .evaluation import Evaluator, LayerOutcome, Outcome
 from .farm import CompileFarm, CompileJob
 from .layer import layer_config
 from .make import make_evaluator
+from .portfolio import Column, Portfolio, choose, held_to
 from .progress import Progress, Silence
+from .prune import doubtful_last
 from .request import Resolved, SweepRequest, resolve
 from .result import Counts, SweepResult
 from .search import UnitSearch
@@ -99,11 +102,19 @@ class _Run:
     reports: dict[Variant, CompileReport] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stopped: bool = False
+    audited: set[Variant] = field(default_factory=set)
+    portfolio: Portfolio | None = None
+    references: dict[int, float] = field(default_factory=dict)
     source_hash: str = field(init=False)
+    budget: Budget = field(init=False)
+    enough: Enough = field(init=False)
 
     def __post_init__(self) -> None:
         """Read the kernel's sources once: every trial of a run is of the code that was imported."""
         self.source_hash = self.resolved.setting.kernel.source_hash()
+        request = self.resolved.request
+        self.budget = Budget(seconds=request.budget_s, started=self.started)
+        self.enough = Enough(until=request.until)
 
     def result(self) -> SweepResult:
         """Return stored winners if this very sweep was finished before; else run it."""
@@ -118,6 +129,8 @@ class _Run:
             winners = tuple(self.store.winners(sweep_id=done))
             self.sweep_id = done
             self.counts = replace(self._stored_counts(done), reused=self.store.count_trials(done))
+            held = self.store.portfolio(done)
+            self.portfolio = None if held is None else Portfolio.from_json(held)
             return self._result(winners, complete=True)
         self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
         try:
@@ -127,7 +140,11 @@ class _Run:
             self.store.stop_sweep(self.sweep_id)
             raise
         winners = tuple(self._choose())
+        if self.resolved.request.portfolio is not None and winners:
+            winners = self._held_to_set(winners, self.resolved.request.portfolio)
         self.store.add_winners(winners)
+        if self.portfolio is not None:
+            self.store.put_portfolio(self.sweep_id, self.portfolio.as_json())
         if self.stopped:
             self.store.stop_sweep(self.sweep_id)
         else:
@@ -144,6 +161,7 @@ class _Run:
             winners=tuple(winners),
             wall_s=time.monotonic() - self.started,
             complete=complete,
+            portfolio=self.portfolio,
         )
 
     def _stored_counts(self, sweep_id: str) -> Counts:
@@ -152,7 +170,7 @@ class _Run:
     # Searching
 
     def _search(self) -> None:
-        setting = self.resolved.setting
+        setting, request = self.resolved.setting, self.resolved.request
         units = setting.kernel.units()
         self.progress.stage("space", len(units) * len(setting.ladder))
         searches = {unit: self._open(unit) for unit in units}
@@ -165,7 +183,7 @@ class _Run:
             for unit in units
             for config in searches[unit].first(first, self._always(unit))
         ]
-        self.progress.stage("variants", sum(left.values()))
+        self.progress.stage("variants", sum(left.values()) + len(units) * request.audit)
         while batch:
             for unit, _ in batch:
                 left[unit] -= 1
@@ -174,11 +192,32 @@ class _Run:
                 self.stopped = True
                 return
             step = max(2, self.resolved.trials // 8)
+            if self.enough.reached(step):
+                break
             batch = [
                 (unit, config)
                 for unit in units
                 for config in searches[unit].ask(min(step, max(left[unit], 0)))
             ]
+        self._audit(known, searches)
+
+    def _audit(
+        self,
+        known: Mapping[tuple[Unit, int, LaunchConfig], Trial],
+        searches: Mapping[Unit, UnitSearch],
+    ) -> None:
+        """Time a few points that rank low; like all others they may win."""
+        request = self.resolved.request
+        drawn = [
+            (unit, config)
+            for unit, search in searches.items()
+            for config in audit.draw(search.ranking, search.seen, request.audit, request.seed)
+        ]
+        self.audited.update(drawn)
+        self._evaluate(drawn, known, searches)
+        self.stopped = self._out_of_time()
+        found = audit.judge(self.outcomes, self.audited)
+        self.counts = replace(self.counts, audited=found.timed, misranked=found.misranked)
 
     def _open(self, unit: Unit) -> UnitSearch:
         setting = self.resolved.setting
@@ -212,8 +251,7 @@ class _Run:
         return self.evaluator.stand_in(tokens, config)
 
     def _out_of_time(self) -> bool:
-        budget = self.resolved.request.budget_s
-        return budget is not None and time.monotonic() - self.started > budget
+        return self.budget.spent
 
     # Evaluating
 
@@ -243,15 +281,21 @@ class _Run:
                 new.append((unit, config))
                 continue
             self._recall(unit, config, [t for t in stored if t is not None])
-            searches[unit].tell(config, self._times(unit, config))
+            self._tell(searches[unit], unit, config)
             self.progress.step("reused")
-        for variant, report in self._compiled(new):
+        for variant, report in doubtful_last(self._compiled(new), self.resolved.setting.gpu):
             unit, config = variant
             self._judge(unit, config, report)
-            searches[unit].tell(config, self._times(unit, config))
+            self._tell(searches[unit], unit, config)
             self.progress.step(self._note(unit))
             if self._out_of_time():
                 return
+
+    def _tell(self, search: UnitSearch, unit: Unit, config: LaunchConfig) -> None:
+        times = self._times(unit, config)
+        search.tell(config, times)
+        if (unit, config) not in self.audited:
+            self.enough.note(unit, times)
 
     def _recall(self, unit: Unit, config: LaunchConfig, trials: Iterable[Trial]) -> None:
         for trial in trials:
@@ -326,11 +370,17 @@ class _Run:
         }
 
     def _note(self, unit: Unit) -> str:
-        best = self._best(unit)
-        if not best:
-            return unit.value
-        tokens = max(best)
-        return f"best {unit.value} at {tokens} tokens: {best[tokens]:.1f} us"
+        request, units = self.resolved.request, len(self.outcomes)
+        return progress_note(
+            unit,
+            self._best(unit),
+            self.evaluator.evidence.word,
+            done=sum(
+                len({c for t in tables.values() for c in t}) for tables in self.outcomes.values()
+            ),
+            total=units * (self.resolved.trials + request.audit),
+            left=self.budget.left,
+        )
 
     def _trial(self, unit: Unit, tokens: int, outcome: Outcome, policy: str = "") -> Trial:
         setting = self.resolved.setting
@@ -363,15 +413,79 @@ class _Run:
             yield from self._choose_at(tokens)
             self.progress.step()
 
+    def _held_to_set(self, winners: Sequence[Winner], cap: int) -> tuple[Winner, ...]:
+        """Return the winners of the smallest set of configs that serves the ladder (portfolio.py)."""
+        units = self.resolved.setting.kernel.units()
+        won: dict[int, dict[Unit, Winner]] = defaultdict(dict)
+        for winner in winners:
+            if winner.unit in units:
+                won[winner.problem.tokens][winner.unit] = winner
+        ladder = {tokens: self._column(tokens, own) for tokens, own in won.items()}
+        chosen = choose(ladder, self.resolved.setting.kernel.coupling, cap=cap)
+        self.references = {t: sum(w.time_us for w in own.values()) for t, own in won.items()}
+        rows: list[Winner] = []
+        for tokens, own in won.items():
+            there = [w for w in winners if w.problem.tokens == tokens]
+            if not all(winner.config in chosen.of(unit) for unit, winner in own.items()):
+                there = self._choose_within(tokens, dict(chosen.configs), own) or there
+            rows += there
+        self.portfolio = held_to(chosen, rows, self.references)
+        return tuple(rows)
+
+    def _column(self, tokens: int, won: Mapping[Unit, Winner]) -> Column:
+        times = {
+            unit: {c: o.time_us for c, o in self.outcomes[unit][tokens].items() if o.time_us}
+            for unit in won
+        }
+        picks = {unit: winner.config for unit, winner in won.items()}
+        defaults = {unit: self._default(unit, tokens) for unit in won}
+        return Column(times_us=times, winner=picks, default=defaults)
+
     def _choose_at(self, tokens: int) -> list[Winner]:
-        kernel = self.resolved.setting.kernel
-        units = kernel.units()
+        units = self.resolved.setting.kernel.units()
         defaults = {unit: self._default(unit, tokens) for unit in units}
         finals = {}
         for unit in units:
             configs = self._finalists(unit, tokens, defaults[unit])
             if configs:
                 finals[unit] = list(self.evaluator.together(unit, tokens, configs).values())
+        return self._rows_of(tokens, finals, defaults)
+
+    def _choose_within(
+        self,
+        tokens: int,
+        within: Mapping[Unit, Sequence[LaunchConfig]],
+        won: Mapping[Unit, Winner],
+    ) -> list[Winner]:
+        """Return the rows of one token count from a set and the default only.
+
+        What won without that limit is timed beside them, so that the loss is known.
+        """
+        defaults = {unit: self._default(unit, tokens) for unit in won}
+        finals: dict[Unit, list[Outcome]] = {}
+        reference = 0.0
+        for unit, winner in won.items():
+            known = self.outcomes[unit][tokens]
+            allowed = [
+                c for c in (*within[unit], defaults[unit]) if c in known and known[c].time_us
+            ]
+            asked = list(dict.fromkeys([*allowed, winner.config]))
+            found = self.evaluator.together(unit, tokens, asked)
+            finals[unit] = [outcome for config, outcome in found.items() if config in allowed]
+            again = found.get(winner.config)
+            reference += (again and again.time_us) or winner.time_us
+        self.references[tokens] = reference
+        return self._rows_of(tokens, finals, defaults)
+
+    def _rows_of(
+        self,
+        tokens: int,
+        finals: Mapping[Unit, Sequence[Outcome]],
+        defaults: Mapping[Unit, LaunchConfig],
+    ) -> list[Winner]:
+        """Return the rows of one token count from outcomes that were timed together."""
+        kernel = self.resolved.setting.kernel
+        units = kernel.units()
         if any(not timed(finals.get(unit, [])) for unit in units):
             return []
         options = couple(finals, defaults, kernel.coupling, kernel.glue)[:FINAL_LAYERS]

@@ -190,3 +190,75 @@ def _keys(database: Path) -> list[tuple[Any, ...]]:
             return []
         columns = "unit, config, problem_id, policy, silicon_id, toolchain_id, source_hash"
         return connection.execute(f"select {columns} from trials").fetchall()
+
+
+def test_a_portfolio_holds_the_winners_to_few_configs_and_is_stored(
+    run: Run, landscape: Path
+) -> None:
+    words = recorded(landscape, "--json", "--trials", "64", "--portfolio", "1")
+    found = answer(run(*words))
+    portfolio = found["portfolio"]
+    assert portfolio["cap"] == 1
+    held = {u: [json.dumps(c) for c in configs] for u, configs in portfolio["configs"].items()}
+    assert {unit: len(configs) for unit, configs in held.items()} == {"gate_up": 1, "down": 1}
+    for winner in found["winners"]:
+        outside = winner["tokens"] in portfolio["outside"]
+        if winner["unit"] in held and not outside:
+            assert json.dumps(winner["config"]) in held[winner["unit"]]
+        assert winner["speedup"] >= 1.0
+    free = answer(run(*recorded(landscape, "--json", "--trials", "64")))
+    assert free["portfolio"] is None
+    best = {(w["tokens"], w["unit"]): w["time_us"] for w in free["winners"]}
+    for row in portfolio["losses"]:
+        own = sum(w["time_us"] for w in found["winners"]
+                  if w["tokens"] == row["tokens"] and w["unit"] in held)  # fmt: skip
+        bound = sum(time for (tokens, unit), time in best.items()
+                    if tokens == row["tokens"] and unit in held)  # fmt: skip
+        assert row["loss"] == pytest.approx(own / bound - 1.0)
+    again = answer(run(*words))
+    assert again["portfolio"] == portfolio
+    assert again["sweep_id"] == found["sweep_id"]
+
+
+def test_a_portfolio_without_a_number_has_at_most_six(run: Run, landscape: Path) -> None:
+    result = run(*recorded(landscape, "--portfolio", "--trials", "64"))
+    assert result.exit_code == 0, result.stderr
+    assert "portfolio: 2 of gate_up, 2 of down" in result.stdout
+
+
+def test_a_threshold_ends_the_search_before_its_trials(run: Run, landscape: Path) -> None:
+    found = answer(run(*recorded(landscape, "--json", "--trials", "64", "--until", "50%")))
+    assert found["complete"] is True
+    assert found["counts"]["evaluated"] < 64 * 2 * 2
+
+
+def test_the_audit_says_how_often_the_ranking_was_wrong(run: Run, landscape: Path) -> None:
+    found = answer(run(*recorded(landscape, "--json", "--trials", "24", "--audit", "4")))
+    audit = found["audit"]
+    assert audit["timed"] == 8
+    assert 0 <= audit["rate"] <= audit["at_most"] <= 1
+    none = answer(run(*recorded(landscape, "--json", "--trials", "24", "--audit", "0")))
+    assert none["audit"]["timed"] == 0
+
+
+@pytest.mark.end_to_end
+def test_sigterm_ends_a_sweep_with_143_and_keeps_what_was_committed(
+    tmp_path: Path, landscape: Path
+) -> None:
+    database = tmp_path / "ended.sqlite"
+    command = [
+        sys.executable, "-m", "rubin_tune", *recorded(landscape, "--json", "--trials", "64"),
+        "--db", str(database),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 60
+    while not (database.exists() and _keys(database)) and time.monotonic() < until:
+        time.sleep(0.02)
+    process.terminate()
+    _, said = process.communicate()
+    assert process.returncode in {143, 0}
+    assert "Traceback" not in said
+    before = _keys(database)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(before) <= set(_keys(database))
+    assert json.loads(done.stdout)["complete"] is True
