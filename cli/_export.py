@@ -18,6 +18,14 @@ from ._output import print_json
 @click.option("--sweep", "sweep_id", metavar="ID", help="Only this sweep's winners.")
 @click.option("--device-name", metavar="NAME", help="The GPU's name as the engine spells it.")
 @click.option("--allow-predicted", is_flag=True, help="Let predicted rows into an engine's table.")
+@click.option(
+    "--portfolio",
+    type=click.IntRange(1),
+    is_flag=False,
+    flag_value=6,
+    metavar="[N]",
+    help="Only winners of a sweep --portfolio, of at most N configs a GEMM (6).",
+)
 @database_option
 @json_option
 def export(
@@ -27,6 +35,7 @@ def export(
     sweep_id: str | None,
     device_name: str | None,
     allow_predicted: bool,
+    portfolio: int | None,
     db: str | None,
     as_json: bool,
     **options: object,
@@ -46,6 +55,7 @@ def export(
         sweep_id=sweep_id,
         device_name=device_name,
         allow_predicted=allow_predicted,
+        portfolio=portfolio,
         database=db,
     )
     if as_json:

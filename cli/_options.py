@@ -2,45 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from ..errors import InvalidInput
-
 F = TypeVar("F", bound=Callable[..., Any])
-
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds(text: str | None) -> float | None:
-    """Read a duration such as 90, 90s, 5m or 1.5h.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
-    if found is None:
-        raise InvalidInput(f"budget is {text!r}: must be a duration such as 90s, 5m or 1.5h")
-    return float(found[1]) * _UNITS[found[2]]
-
-
-def share(text: str | None) -> float | None:
-    """Read a percentage such as 0.5% as a share.
-
-    Raises:
-        InvalidInput: it is none.
-    """
-    if text is None:
-        return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
-    if found is None:
-        raise InvalidInput(f"until is {text!r}: must be a percentage such as 0.5%")
-    return float(found[1]) / 100
 
 
 def problem_options(command: F) -> F:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import click
+from pathlib import Path
 
-from ._options import database_option, json_option, problem_options, seconds, share
-from ._output import TerminalProgress, print_json, print_table
+import click
+from click.core import ParameterSource
+
+from ..errors import InvalidInput
+from ._options import database_option, json_option, problem_options
+from ._output import TerminalProgress, print_json
+from ._result import print_estimates, print_result
+
+# Options that say how a plan is run, not what it tunes.
+_BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
 
 
 @click.command()
@@ -41,6 +49,15 @@ from ._output import TerminalProgress, print_json, print_table
     metavar="N",
     help="Time N low-ranked variants a GEMM too, and say how many should have ranked high.",
 )
+@click.option(
+    "--plan",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML of several sweeps (docs/plans.md), instead of the options above.",
+)
+@click.option(
+    "--dry-run", is_flag=True, help="Say what it would cost and could gain; write nothing."
+)
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure again what is in the database.")
@@ -61,6 +78,8 @@ def sweep(
     kernel: str,
     budget: str | None,
     until: str | None,
+    plan: Path | None,
+    dry_run: bool,
     db: str | None,
     db_wait: float,
     jobs: int | None,
@@ -73,61 +92,47 @@ def sweep(
     \b
     Example:
       rubin-tune sweep megamoe --model qwen3-30b-a3b --target h200 --tokens 16,128,1024
+      rubin-tune sweep --plan plan.toml --dry-run
     """
-    from ..tuner import SweepRequest, sweep
+    from ..tuner import SweepRequest
+    from ..tuner.budget import parse_seconds, parse_share
+    from ..tuner.plan import Options, Plan, read_plan, run_plan
 
-    request = SweepRequest(
-        kernel=kernel,
-        budget_s=seconds(budget),
-        until=share(until),
-        **options,  # type: ignore[arg-type]
-    )
-    with TerminalProgress(quiet=context.obj["quiet"]) as progress:
-        result = sweep(
-            request, database=db, wait_s=db_wait, jobs=jobs, fresh=fresh, progress=progress
+    if plan is not None:
+        _refuse_beside_plan(context)
+        asked = read_plan(plan)
+    else:
+        request = SweepRequest(
+            kernel=kernel,
+            budget_s=parse_seconds(budget),
+            until=parse_share(until),
+            **options,  # type: ignore[arg-type]
         )
-    if as_json:
-        print_json(result.as_json())
+        asked = Plan(path=Path(), requests=(request,))
+    if dry_run:
+        print_estimates(asked.requests, database=db, jobs=jobs, as_json=as_json)
         return
-    setting = result.resolved.setting
-    shape = setting.problems[0].shape
-    where = f"{setting.gpu.name} (sm_{setting.gpu.arch})"
-    print_table(
-        f"{setting.kernel.name} for {shape.model} on {where}, {setting.problems[0].layout.name}: "
-        f"times are {result.evidence.word}",
-        [
-            "tokens",
-            "unit",
-            "time us",
-            "interval us",
-            "default us",
-            "speed-up",
-            "evidence",
-            "config",
-        ],
-        [
-            (
-                w.problem.tokens,
-                w.unit.value,
-                f"{w.time_us:.1f}",
-                f"{w.interval_us[0]:.1f} - {w.interval_us[1]:.1f}",
-                f"{w.default_time_us:.1f}",
-                f"{w.speedup:.2f}x",
-                w.evidence.word,
-                w.config if w.unit.value in ("gate_up", "down") else "",
+    results = []
+    with TerminalProgress(quiet=context.obj["quiet"]) as progress:
+        how = Options(database=db, wait_s=db_wait, jobs=jobs, fresh=fresh, progress=progress)
+        for result in run_plan(asked, how):
+            results.append(result)
+            if not as_json:
+                print_result(result)
+    if as_json and plan is not None:
+        document = {"schema": "rubin-tune.plan/1", "results": [one.as_json() for one in results]}
+        print_json(document)
+    elif as_json:
+        print_json(results[0].as_json())
+
+
+def _refuse_beside_plan(context: click.Context) -> None:
+    """Refuse options that say what to tune: a plan says it for every entry."""
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if given and name not in _BESIDE_PLAN:
+            raise InvalidInput(
+                f"{parameter.opts[0]} is given beside --plan: write {name} into the plan's "
+                "[defaults] or [[sweep]]"
             )
-            for w in result.winners
-        ],
-    )
-    counts = result.counts
-    click.echo(
-        f"{counts.legal} legal of {counts.space} points; {counts.compiled} variants compiled "
-        f"({counts.cubins} distinct cubins), {counts.failed} failed; {counts.evaluated} trials, "
-        f"{counts.reused} reused; {result.wall_s:.1f} s; sweep {result.sweep_id} in {result.database}"
-    )
-    if result.audit.timed:
-        click.echo(str(result.audit))
-    if result.portfolio is not None:
-        click.echo(str(result.portfolio))
-    if not result.complete:
-        click.echo("stopped by --budget: the same command goes on from here", err=True)

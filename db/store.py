@@ -242,6 +242,65 @@ class Store:
         with self._reading() as connection:
             return connection.execute(statement.where(sweeps.c.key == sweep_id)).scalar_one()
 
+    def count_known(
+        self,
+        *,
+        kernel: str,
+        source_hash: str,
+        silicon: Silicon,
+        policy: str,
+        problems: Sequence[Problem],
+    ) -> int:
+        """Return how many trials of these problems are stored, under whatever toolchain."""
+        statement = (
+            select(func.count())
+            .select_from(trials.join(_problems).join(silicons))
+            .where(
+                trials.c.kernel == kernel,
+                trials.c.source_hash == source_hash,
+                silicons.c.key == silicon.key,
+                trials.c.policy == policy,
+                _problems.c.key.in_([problem.key for problem in problems]),
+            )
+        )
+        with self._reading() as connection:
+            return connection.execute(statement).scalar_one()
+
+    def seconds_a_trial(self, silicon: Silicon, policy: str) -> float | None:
+        """Return the wall seconds of finished sweeps over their own trials, None without any."""
+        statement = (
+            select(sweeps.c.started_at, sweeps.c.ended_at, func.count())
+            .select_from(trials.join(sweeps).join(silicons))
+            .where(
+                sweeps.c.state == "finished",
+                silicons.c.key == silicon.key,
+                trials.c.policy == policy,
+            )
+            .group_by(sweeps.c.id, sweeps.c.started_at, sweeps.c.ended_at)
+        )
+        with self._reading() as connection:
+            rows = connection.execute(statement).all()
+        seconds = sum((ended - started).total_seconds() for started, ended, _ in rows)
+        return seconds / sum(count for *_, count in rows) if rows and seconds > 0 else None
+
+    def compile_seconds(self, arch: int) -> float | None:
+        """Return the mean seconds of the stored compilations for a target, None without any."""
+        statement = select(compiles.c.record).where(compiles.c.target == arch)
+        with self._reading() as connection:
+            found = [loads(text)["compile_s"] for text in connection.execute(statement).scalars()]
+        return sum(found) / len(found) if found else None
+
+    def portfolio_sweeps(self) -> list[str]:
+        """Return the finished sweeps that were held to a portfolio, newest first."""
+        statement = (
+            select(sweeps.c.key)
+            .select_from(portfolios.join(sweeps))
+            .where(sweeps.c.state == "finished")
+            .order_by(sweeps.c.id.desc())
+        )
+        with self._reading() as connection:
+            return list(connection.execute(statement).scalars())
+
     def counts(self) -> dict[str, int]:
         """Return rows a table."""
         with self._reading() as connection:

@@ -12,17 +12,20 @@ than the threshold over the last max(16, n / 4) variants. It stops when both hol
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import nsmallest
 from math import inf
 
+from ..errors import InvalidInput
 from ..search_spaces import Unit
 
 LEAST_VARIANTS = 24
 LEAST_WINDOW = 16
 _FASTEST = 5
+_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(slots=True)
@@ -107,6 +110,34 @@ class Budget:
 
     def _elapsed(self) -> float:
         return time.monotonic() - self.started
+
+
+def parse_seconds(text: str | None) -> float | None:
+    """Read a duration such as 90, 90s, 5m or 1.5h.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
+    if found is None:
+        raise InvalidInput(f"budget is {text!r}: must be a duration such as 90s, 5m or 1.5h")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def parse_share(text: str | None) -> float | None:
+    """Read a percentage such as 0.5% as a share.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", text.strip())
+    if found is None:
+        raise InvalidInput(f"until is {text!r}: must be a percentage such as 0.5%")
+    return float(found[1]) / 100
 
 
 def spell_seconds(seconds: float) -> str:

@@ -200,15 +200,21 @@ def export_winners(
     sweep_id: str | None = None,
     device_name: str | None = None,
     allow_predicted: bool = False,
+    portfolio: int | None = None,
     database: str | Path | None = None,
 ) -> list[Path]:
     """Write winners as a table; nothing is written when any row is refused.
+
+    With `portfolio` the winners are those of the newest sweep that was held to at most so many configs
+    a GEMM.
 
     Raises:
         ExportRefused: no winners, or the target engine cannot express a row.
         UnknownName: no such format.
     """
     exporter: Any = load("db.formats", format_name)
+    if portfolio is not None and sweep_id is None:
+        sweep_id = _portfolio_sweep(request, portfolio, database)
     winners = stored_winners(request, database=database, sweep_id=sweep_id)
     if not winners:
         raise ExportRefused(
@@ -219,3 +225,21 @@ def export_winners(
         winners, out, device_name=device_name, allow_predicted=allow_predicted
     )
     return paths
+
+
+def _portfolio_sweep(request: SweepRequest, cap: int, database: str | Path | None) -> str:
+    """Return the newest sweep of the request's problem that was held to at most `cap` configs."""
+    kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    keys = {resolve_problem(request, gpu, routing=r).at(1).key for r in _routings(request)}
+    with open_store(database, create=False) as store:
+        for sweep_id in store.portfolio_sweeps():
+            held = store.portfolio(sweep_id) or {}
+            rows = store.winners(sweep_id=sweep_id, kernel=kernel.name, like=silicon_of(gpu))
+            small = max((len(c) for c in held["configs"].values()), default=0) <= cap
+            if small and rows and all(row.problem.at(1).key in keys for row in rows):
+                return sweep_id
+    raise ExportRefused(
+        f"no sweep of {request.kernel} for {request.model!r} on that GPU was held to a portfolio of at "
+        f"most {cap} configs: run rubin-tune sweep with --portfolio {cap}, which reuses every trial"
+    )
