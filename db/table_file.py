@@ -1,53 +1,78 @@
-"""Our own table of winners as a file, "rubin-tune.table/1": what a serving engine loads.
+"""Our own table of winners as a file, "rubin-tune.table/2": what a serving engine loads.
 
-Light on purpose: runtime imports this module and nothing else of db, so it imports only the
-standard library
-(not numpy, SQLAlchemy or search_spaces; problems are read by their attributes).
+Light on purpose: runtime imports this module and its neighbours (frozen, table_check, table_read) and
+nothing else of db, so they import only the standard library (not numpy, SQLAlchemy or
+search_spaces; problems are read by their attributes).
 
-The document, JSON:
+The document, JSON, by columns so that 10,000 rows load in a few milliseconds:
 
-    {"schema": "rubin-tune.table/1", "content_hash": SHA-256 of "tables" as canonical JSON,
-     "tables": [{"op": the kernel, "unit": gate_up | down | glue | layer,
-                 "problem": {what look-ups are made by: see `problem_keys`},
-                 "layer": {"shape", "layout", "routing": the whole problem without token counts},
-                 "silicon": {...},
-                 "rows": [{"tokens", "capacity", "config", "evidence", "time_us", "interval_us",
-                           "default_config", "default_time_us", "source_hash", "toolchain",
-                           "policy", "sweep_id", "compile", "parts"}]}]}
+    {"schema": "rubin-tune.table/2",
+     "content_hash": what ranks compare (`content_hash`),
+     "configs": [{"count": N, "values": {parameter: [N values], ...}}, ...,
+                 {"count": N, "parts": {unit: [N numbers of configs above], ...}}, ...],
+     "needs": {"shared_bytes": [...], "threads": [...], "registers": [...], "tmem_columns": [...]},
+     "problems": [{what look-ups are made by: see `problem_keys`}, ...],
+     "groups": [{"op": the kernel, "unit": gate_up | down | glue | layer,
+                 "problem": its number, "rows": how many of the rows are its own}, ...],
+     "rows": {"tokens": [...], "config": [numbers counted through all "configs"],
+              "evidence": a letter a row (m: measured, r: recorded, p: predicted),
+              "needs": [numbers], "time_us": [...]},
+     "records_bytes": length of "records", "records_sha256": its hash,
+     "records": {what a winner has beside: see formats/json.py; look-ups do not read it}}
 
-Rows ascend by tokens. Readers ignore keys that they do not know.
+A config in parts (a layer's) has all parameters of its parts, the unit's name and a dot before.
+Needs are of one block (registers: of one thread); zeros are not known. Each name begins a line and
+"records" is the last, so that a reader that wants look-ups only stops there. Any order of rows,
+groups, problems and configs is read, and means the same; `make_document` writes the one order that
+has a hash. Readers ignore names they do not know.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..errors import CorruptFile
+from .frozen import FrozenDict
+from .table_check import (
+    COLUMNS,
+    EVIDENCE,
+    NEEDS,
+    TABLE_SCHEMA,
+    Document,
+    plain_text,
+    ranges,
+)
+from .table_configs import configs_of, number_configs
 
 if TYPE_CHECKING:
     from ..search_spaces import Problem
-    from .records import Silicon
+    from .records import CompileReport, Silicon
 
-# History: 1 = the first.
-TABLE_SCHEMA = "rubin-tune.table/1"
-_EXPECTED = f"a table of winners ({TABLE_SCHEMA}), as rubin-tune export --format json writes it"
-# The largest table that makes sense (10,000 rows) takes 20 MB.
-_MOST_BYTES = 256 << 20
-_ROW_KEYS = ("tokens", "config", "evidence", "time_us")
-Document = dict[str, Any]
+Needs = tuple[int, int, int, int]
+T = TypeVar("T")
+NO_NEEDS: Needs = (0, 0, 0, 0)
+Key = int | float | str | bool
+# Tokens, config, evidence, needs, time in microseconds: as COLUMNS.
+TableRow = tuple[int, Mapping[str, Any], str, Needs, float]
+Place = tuple[str, str, FrozenDict[Key]]
+Groups = Mapping[Place, Sequence[TableRow]]
+_GEMMS = ("gate_up", "down")
+# What look-ups read and the hash is of, in the order in which it is written.
+BODY = ("configs", "needs", "problems", "groups", "rows")
+_tokens = itemgetter(0)
+_LETTERS = {word: letter for letter, word in EVIDENCE.items()}
 
 
-def problem_keys(problem: Problem, silicon: Silicon) -> dict[str, int | float | str | bool]:
+def problem_keys(problem: Problem, silicon: Silicon) -> FrozenDict[Key]:
     """Return what a look-up is made by: plain values for everything that changes code or work.
 
     "intermediate" is the width on one rank, "routing" and "layout" are spelled as users type them.
     """
     shape = problem.shape
-    keys: dict[str, int | float | str | bool] = {
+    keys: dict[str, Key] = {
         "weights": shape.weights,
         "activations": shape.activations,
         "activation": _spell_activation(shape.activation),
@@ -71,78 +96,171 @@ def problem_keys(problem: Problem, silicon: Silicon) -> dict[str, int | float | 
     # A graph captured for more tokens than are live is another problem at each count.
     if problem.capacity != problem.tokens:
         keys["capacity"] = problem.capacity
-    return keys
+    return FrozenDict(keys)
 
 
-def content_hash(tables: object) -> str:
-    """Return the hash by which ranks agree that they hold the same table."""
-    text = json.dumps(tables, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+def needs_of(report: CompileReport | None) -> Needs:
+    """Return what a variant asks of the GPU, zeros where it was not compiled by us."""
+    if report is None:
+        return NO_NEEDS
+    return report.shared_bytes, report.threads, report.registers, report.tmem_columns
 
 
-def make_document(tables: list[dict[str, Any]]) -> Document:
-    """Return the document of some tables."""
-    return {"schema": TABLE_SCHEMA, "content_hash": content_hash(tables), "tables": tables}
+def make_document(tables: Iterable[Mapping[str, Any]]) -> Document:
+    """Return the document of some tables.
 
-
-def read_document(path: Path) -> Document:
-    """Read and check a table file.
-
-    Raises:
-        CorruptFile: missing, no JSON, another schema, changed since it was written, or lacking
-            keys.
+    Args:
+        tables: Each {"op", "unit", "problem", "rows": [{"tokens", "config", "evidence",
+            "time_us", and "needs" where they are known}]}; no two of one op, unit and problem.
     """
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise CorruptFile(path, f"it is over {_MOST_BYTES >> 20} MiB", _EXPECTED)
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise CorruptFile(path, error.strerror or str(error), _EXPECTED) from error
-    except (ValueError, RecursionError) as error:
-        raise CorruptFile(path, "it is not JSON", _EXPECTED) from error
-    why = wrong_document(document)
-    if why:
-        raise CorruptFile(path, why, _EXPECTED)
-    found: Document = document
+    return document_of(
+        {
+            (table["op"], table["unit"], FrozenDict(table["problem"])): [
+                (
+                    row["tokens"],
+                    row["config"],
+                    row["evidence"],
+                    tuple(row.get("needs", NO_NEEDS)),
+                    row["time_us"],
+                )
+                for row in table["rows"]
+            ]
+            for table in tables
+        }
+    )
+
+
+def document_of(groups: Groups) -> Document:
+    """Return the document of rows by (op, unit, problem), in the one order that has a hash."""
+    texts = {problem: plain_text(problem) for _, _, problem in groups}
+    problems = {text: problem for problem, text in texts.items()}
+    numbers = _numbers(sorted(problems))
+    places = sorted(groups, key=lambda place: (place[0], place[1], texts[place[2]]))
+    rows = [row for place in places for row in sorted(groups[place], key=_tokens)]
+    columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
+    tokens, configs, evidence, needs, times = columns
+    kinds, config_numbers = number_configs(configs)
+    known = _numbers(sorted(set(needs)))
+    return {
+        "schema": TABLE_SCHEMA,
+        "configs": kinds,
+        "needs": {name: [one[i] for one in known] for i, name in enumerate(NEEDS)},
+        "problems": [dict(problems[text]) for text in numbers],
+        "groups": [
+            {
+                "op": op,
+                "unit": unit,
+                "problem": numbers[texts[problem]],
+                "rows": len(groups[place]),
+            }
+            for place in places
+            for op, unit, problem in [place]
+        ],
+        "rows": {
+            "tokens": list(tokens),
+            "config": config_numbers,
+            "evidence": "".join(map(_LETTERS.__getitem__, evidence)),
+            "needs": list(map(known.__getitem__, needs)),
+            "time_us": list(times),
+        },
+    }
+
+
+def groups_of(document: Document) -> list[tuple[Place, list[TableRow]]]:
+    """Return each group's rows, as `document_of` takes them, in the order in which they stand."""
+    columns, configs = document["rows"], configs_of(document["configs"])
+    needs = list(zip(*(document["needs"][name] for name in NEEDS), strict=True))
+    rows: list[TableRow] = [
+        (tokens, configs[config], EVIDENCE[letter], needs[need], time_us)
+        for tokens, config, letter, need, time_us in zip(
+            *(columns[n] for n in COLUMNS), strict=True
+        )
+    ]
+    problems = [FrozenDict(problem) for problem in document["problems"]]
+    return [
+        ((group["op"], group["unit"], problems[group["problem"]]), rows[start:end])
+        for group, (start, end) in zip(document["groups"], ranges(document["groups"]), strict=True)
+    ]
+
+
+def layer_needs(
+    groups: Mapping[Place, Mapping[int, T]], asked: Callable[[T], tuple[object, Needs]]
+) -> dict[Place, list[Needs]]:
+    """Return the needs of each group's rows; a layer without needs of its own has its GEMMs'.
+
+    Args:
+        groups: Rows of any kind by place and tokens.
+        asked: Returns a row's sweep and what it needs itself: a layer's GEMMs are those that its
+            own sweep chose.
+    """
+    found = {place: [asked(row)[1] for row in rows.values()] for place, rows in groups.items()}
+    for (op, unit, problem), rows in groups.items():
+        if unit != "layer":
+            continue
+        parts = [groups.get((op, gemm, problem), {}) for gemm in _GEMMS]
+        for number, (tokens, row) in enumerate(rows.items()):
+            sweep, own = asked(row)
+            if own == NO_NEEDS:
+                both = [asked(part[tokens]) for part in parts if tokens in part]
+                same = [needs for other, needs in both if other == sweep]
+                if len(same) == len(_GEMMS):
+                    found[op, unit, problem][number] = _most(same)
     return found
 
 
-def wrong_document(document: object) -> str:
-    """Say what is wrong with a document, "" where nothing is."""
-    if not isinstance(document, Mapping) or document.get("schema") != TABLE_SCHEMA:
-        return "it does not say that schema"
-    tables = document.get("tables")
-    if not isinstance(tables, list):
-        return "it has no list of tables"
-    for number, table in enumerate(tables):
-        why = _wrong_table(table)
-        if why:
-            return f"table {number}: {why}"
-    if document.get("content_hash", "") not in ("", content_hash(tables)):
-        return "its content does not match its content_hash: it was changed or is damaged"
-    return ""
+def _most(parts: Sequence[Needs]) -> Needs:
+    if NO_NEEDS in parts:
+        return NO_NEEDS
+    shared, threads, registers, columns = (max(column) for column in zip(*parts, strict=True))
+    return shared, threads, registers, columns
 
 
-def _wrong_table(table: object) -> str:
-    if not isinstance(table, Mapping):
-        return "is no object"
-    if not isinstance(table.get("op"), str) or not isinstance(table.get("unit"), str):
-        return "has no op or no unit"
-    if not isinstance(table.get("problem"), Mapping):
-        return "has no problem"
-    rows = table.get("rows")
-    if not isinstance(rows, list) or not rows:
-        return "has no rows"
-    counts = []
-    for row in rows:
-        if not isinstance(row, Mapping) or any(key not in row for key in _ROW_KEYS):
-            return f"a row lacks one of {', '.join(_ROW_KEYS)}"
-        if not isinstance(row["tokens"], int) or row["tokens"] < 1:
-            return f"a row has tokens {row['tokens']!r}"
-        if not isinstance(row["config"], Mapping):
-            return f"the row of {row['tokens']} tokens has no config"
-        counts.append(row["tokens"])
-    return "" if counts == sorted(set(counts)) else "its rows do not ascend by tokens"
+def content_hash(document: Document) -> str:
+    """Return the hash by which ranks agree that they hold the same table (SHA-256, hex).
+
+    It is of what look-ups read, and the same on every machine; the document must be in order.
+    """
+    return body_hash(_body(document).encode())
+
+
+def body_hash(body: bytes) -> str:
+    """Return the hash of a body as it stands in a file that we wrote."""
+    return hashlib.sha256(TABLE_SCHEMA.encode() + b"\n" + body).hexdigest()
+
+
+def document_text(document: Document, records: Mapping[str, Any] | None = None) -> str:
+    """Return a document as the text of its file."""
+    body = _body(document)
+    head = {"schema": TABLE_SCHEMA, "content_hash": body_hash(body.encode())}
+    lines = [*_lines(head), body]
+    if records is not None:
+        text = plain_text(records)
+        check = {"records_bytes": len(text), "records_sha256": records_hash(text)}
+        lines += [*_lines(check), f'"records": {text}']
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def records_hash(text: str) -> str:
+    """Return the hash of the canonical text of a file's records."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _body(document: Document) -> str:
+    groups = [{n: g[n] for n in ("op", "unit", "problem", "rows")} for g in document["groups"]]
+    own = {**{name: document[name] for name in BODY}, "groups": groups}
+    own["rows"] = {name: document["rows"][name] for name in COLUMNS}
+    return ",\n".join(_lines(own))
+
+
+def _lines(values: Mapping[str, Any]) -> list[str]:
+    return [
+        f'"{name}": {json.dumps(value, separators=(",", ":"), allow_nan=False)}'
+        for name, value in values.items()
+    ]
+
+
+def _numbers(things: Iterable[Any]) -> dict[Any, int]:
+    return {thing: number for number, thing in enumerate(things)}
 
 
 def _spell_activation(activation: Any) -> str:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .table import Choice, Table, load
+from .choices import Choice, Reason
+from .limits import Limits
+from .table import Table, load
 
 if TYPE_CHECKING:
     from .megamoe import MegaMoE as MegaMoE
 
-__all__ = ["Choice", "MegaMoE", "Table", "load"]
+__all__ = ["Choice", "Limits", "MegaMoE", "Reason", "Table", "load"]
 
 
 def __getattr__(name: str) -> Any:

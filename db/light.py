@@ -1,0 +1,194 @@
+"""The winners of an SQLite file for look-ups only: read-only, without SQLAlchemy.
+
+A serving engine that names a database waits for this. It reads the same rows as `Store.winners`
+and makes the same table (tests/db/test_light.py compares them); whatever it does not know (another
+revision, a damaged file) it leaves to the store, which says what is wrong in words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from ..errors import DatabaseRefused, InvalidInput
+from . import codec
+from .formats.json import rounded
+from .frozen import FrozenDict
+from .records import Evidence, Silicon
+from .table_check import NEEDS, Document
+from .table_file import (
+    NO_NEEDS,
+    Key,
+    Needs,
+    Place,
+    document_of,
+    layer_needs,
+    problem_keys,
+)
+
+# Revisions whose winners these statements read.
+READS = ("0001",)
+_REVISION = "SELECT version_num FROM rubin_tune_version"
+_WINNERS = """
+    SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id
+    FROM winners ORDER BY id
+"""
+_PROBLEMS = """
+    SELECT id, tokens, record FROM problems WHERE id IN (SELECT problem_id FROM winners)
+"""
+_SILICONS = """
+    SELECT id, arch, sms, memory_bytes, shared_limit_bytes, power_limit_w FROM silicons
+"""
+_COMPILES = """
+    SELECT id, record FROM compiles WHERE id IN (SELECT compile_id FROM winners)
+"""
+# A stored problem is canonical JSON, so its two counts stand first and last.
+_COUNTS = re.compile(r'\{"capacity":(\d+),(.*),"tokens":(\d+)\}')
+# Where these stand in a row of winners, after its place (kernel, unit, problem, silicon).
+_CONFIG, _EVIDENCE, _, _REPORT, _SWEEP = range(4, 9)
+
+
+def read_winners(path: Path) -> Document | None:
+    """Return the table document of a database's winners; None = ask the store.
+
+    Raises:
+        DatabaseRefused: a record in it is not what its revision holds.
+    """
+    try:
+        rows = _fetch(path)
+    except sqlite3.Error:
+        return None
+    if rows is None:
+        return None
+    try:
+        return rows.document()
+    except (InvalidInput, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise DatabaseRefused(
+            f"database {str(path)!r} holds a record that cannot be read ({error}): restore a copy"
+        ) from error
+
+
+def _fetch(path: Path) -> _Rows | None:
+    uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+    with closing(sqlite3.connect(uri, uri=True, timeout=30.0)) as connection:
+        # One transaction: a sweep that ends meanwhile is seen whole or not at all.
+        connection.execute("BEGIN")
+        found = connection.execute(_REVISION).fetchall()
+        if [revision for (revision,) in found] not in [[known] for known in READS]:
+            return None
+        return _Rows(
+            winners=connection.execute(_WINNERS).fetchall(),
+            problems=connection.execute(_PROBLEMS).fetchall(),
+            silicons=connection.execute(_SILICONS).fetchall(),
+            compiles=connection.execute(_COMPILES).fetchall(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rows:
+    """What was read; each text that rows share is parsed once."""
+
+    winners: list[tuple[Any, ...]]
+    problems: list[tuple[int, int, str]]
+    silicons: list[tuple[int, ...]]
+    compiles: list[tuple[int, str]]
+
+    def document(self) -> Document:
+        """Return the table document."""
+        groups, needs = self._strongest(), self._needs()
+        own = layer_needs(groups, lambda row: (row[_SWEEP], needs.get(row[_REPORT], NO_NEEDS)))
+        texts = dict.fromkeys(row[_CONFIG] for rows in groups.values() for row in rows.values())
+        configs = dict(zip(texts, _parsed(texts), strict=True))
+        words = {int(evidence): evidence.word for evidence in Evidence}
+        return document_of(
+            {
+                place: [
+                    (tokens, configs[text], words[evidence], need, rounded(time_us))
+                    for (tokens, row), need in zip(rows.items(), own[place], strict=True)
+                    for text, evidence, time_us in [row[_CONFIG:_REPORT]]
+                ]
+                for place, rows in groups.items()
+            }
+        )
+
+    def _strongest(self) -> dict[Place, dict[int, tuple[Any, ...]]]:
+        """Return the rows of each place: the strongest evidence, then the newest."""
+        tokens = {number: count for number, count, _ in self.problems}
+        keys, layers = self._keys()
+        groups: dict[tuple[str, str, int], dict[int, tuple[Any, ...]]] = {}
+        for row in self.winners:
+            op, unit, problem, silicon = row[:_CONFIG]
+            place = op, unit, layers[problem, silicon]
+            if place not in groups:
+                groups[place] = {}
+            rows, count = groups[place], tokens[problem]
+            if count not in rows or row[_EVIDENCE] >= rows[count][_EVIDENCE]:
+                rows[count] = row
+        return {(op, unit, keys[number]): rows for (op, unit, number), rows in groups.items()}
+
+    def _keys(self) -> tuple[list[FrozenDict[Key]], dict[tuple[int, int], int]]:
+        """Return what look-ups are made by, and its number for each problem and silicon."""
+        records = {number: record for number, _, record in self.problems}
+        silicons = {number: _silicon(*rest) for number, *rest in self.silicons}
+        pairs = {(problem, silicon) for _, _, problem, silicon, *_ in self.winners}
+        numbers: dict[FrozenDict[Key], int] = {}
+        known: dict[tuple[str, str, int], int] = {}
+        found = {}
+        for problem, silicon in sorted(pairs):
+            place = (*_layer(records[problem]), silicon)
+            if place not in known:
+                whole = codec.problem_from_json(codec.loads(records[problem]))
+                keys = problem_keys(whole, silicons[silicon])
+                # Two names of one GPU are looked up alike.
+                known[place] = numbers.setdefault(keys, len(numbers))
+            found[problem, silicon] = known[place]
+        return list(numbers), found
+
+    def _needs(self) -> dict[int | None, Needs]:
+        numbers = [number for number, _ in self.compiles]
+        reports = _parsed(text for _, text in self.compiles)
+        return dict(zip(numbers, map(_needs, reports), strict=True))
+
+
+def _layer(record: str) -> tuple[str, str]:
+    """Return what of a stored problem is the same at every token count, as text.
+
+    Without a capacity of its own (then "") a problem is looked up alike at each.
+    """
+    split = _COUNTS.fullmatch(record)
+    if split is None:
+        return record, ""
+    capacity, layer, tokens = split.groups()
+    return layer, "" if capacity == tokens else capacity
+
+
+def _parsed(texts: Iterable[str]) -> list[Any]:
+    found: list[Any] = json.loads(f"[{','.join(texts)}]")
+    if not set(map(type, found)) <= {dict}:
+        raise InvalidInput("it is no object")
+    return found
+
+
+def _silicon(
+    arch: int, sms: int, memory_bytes: int, shared_limit_bytes: int, power_limit_w: int
+) -> Silicon:
+    return Silicon(
+        name="",
+        arch=arch,
+        sms=sms,
+        memory_bytes=memory_bytes,
+        shared_limit_bytes=shared_limit_bytes,
+        power_limit_w=power_limit_w,
+    )
+
+
+def _needs(report: dict[str, Any]) -> Needs:
+    shared, threads, registers, columns = (int(report[name]) for name in NEEDS)
+    return shared, threads, registers, columns
