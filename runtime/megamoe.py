@@ -40,7 +40,8 @@ from ..topology import Gpu, detect_gpu
 from ._step import Step
 from ._weights import ExpertWeights, from_experts, from_fused, from_tensors
 from ._workspace import SMALL_TOKENS, Workspace
-from .table import Look, Table
+from .choices import Look
+from .table import Table
 
 # More tokens than this are run in pieces, so that buffers stay bounded.
 DEFAULT_CAPACITY = 16384
