@@ -152,7 +152,7 @@ class FusedMoe:
         fp8 = scale is not None
         block_m = config.integer("block_m")
         block_n = config.integer("block_n")
-        order, experts, padded = _aligned(inputs.topk_ids, block_m, problem.local_experts)
+        order, experts, padded = aligned(inputs.topk_ids, block_m, problem.local_experts)
         routes = inputs.topk_ids.numel()
         most = len(order)
         if rows.shape[0] < block_m:
@@ -203,7 +203,7 @@ class FusedMoe:
         )
 
 
-def _aligned(topk_ids: Any, block_m: int, experts: int) -> tuple[Any, Any, Any]:
+def aligned(topk_ids: Any, block_m: int, experts: int) -> tuple[Any, Any, Any]:
     """Return (sorted route ids padded per expert to block_m, expert of each block, padded length).
 
     The engine does this in CUDA; padding entries hold the number of routes, as there.

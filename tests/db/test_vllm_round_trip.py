@@ -104,3 +104,76 @@ def test_our_default_rows_are_what_the_engine_launches_without_a_table(
             theirs = engine.get_default_config(tokens, 128, 1536, 2048, 8, name, block)
             ours = fused_moe.to_engine(fused_moe.default(problem.at(tokens), Unit.GATE_UP, gpu))
             assert {k: v for k, v in theirs.items() if k != "SPLIT_K"} == ours
+
+
+@pytest.mark.parametrize("device", ["NVIDIA H200", "NVIDIA H200 NVL", "NVIDIA GB200", "A/B  C"])
+@pytest.mark.parametrize("dtype", ["fp8", "bf16"])
+@pytest.mark.parametrize("layout", ["single", "tp2", "tp4", "ep8", "dep8", "dep3"])
+def test_each_rank_of_each_layout_asks_for_the_name_that_we_write(
+    engine: Any, monkeypatch: pytest.MonkeyPatch, layout: str, dtype: str, device: str
+) -> None:
+    import re
+
+    from rubin_tune.db.formats.vllm import file_name
+    from rubin_tune.search_spaces import (
+        Problem,
+        load_model,
+        parse_layout,
+        parse_routing,
+        with_formats,
+    )
+    from rubin_tune.topology import load_gpu
+
+    # Its get_device_name_as_file_name, without the GPU that it asks.
+    monkeypatch.setattr(
+        engine, "get_device_name_as_file_name", lambda: re.sub(r"[\s/]+", "_", device)
+    )
+    # 12 experts a rank of width 1536, 384 a shard: whole scale blocks in every layout.
+    shape = with_formats(load_model("qwen3-235b-a22b"), dtype, None)
+    problem = Problem(
+        shape=shape,
+        layout=parse_layout(layout, shape, load_gpu("h200")),
+        routing=parse_routing("uniform"),
+        tokens=1,
+    )
+    name, block = ("fp8_w8a8", [128, 128]) if dtype == "fp8" else (None, None)
+    wanted = engine.get_config_file_name(
+        problem.local_experts, problem.local_intermediate, name, block
+    )
+    assert file_name(problem, device) == wanted
+
+
+@pytest.mark.usefixtures("installed")
+def test_the_plug_in_serves_a_table_and_leaves_a_users_own(
+    engine: Any, engine_winner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rubin_tune.db.formats.json import table_document
+    from rubin_tune.runtime import engines
+    from rubin_tune.search_spaces import Unit, fused_moe
+    from rubin_tune.topology import load_gpu
+
+    plugins = pytest.importorskip("vllm.plugins")
+    winners = [engine_winner("fused_moe", tokens) for tokens in (4, 16, 1024)]
+    table = tmp_path / "table.json"
+    table.write_text(json.dumps(table_document(winners)))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv(engines.TABLE, str(table))
+    monkeypatch.setenv("VLLM_PLUGINS", "rubin_tune")
+    users = os.environ[engines.VLLM_FOLDER]
+
+    monkeypatch.setattr(plugins, "plugins_loaded", False)
+    plugins.load_general_plugins()
+    assert os.environ[engines.VLLM_FOLDER] == users
+
+    monkeypatch.setenv(engines.VLLM_FOLDER, "")
+    monkeypatch.setattr(plugins, "plugins_loaded", False)
+    plugins.load_general_plugins()
+    assert Path(os.environ[engines.VLLM_FOLDER]).is_relative_to(tmp_path / "cache")
+    engine.get_moe_configs.cache_clear()
+    own = {winner.problem.tokens: winner.config for winner in winners}
+    for tokens in LADDER:
+        found = engine.try_get_optimal_moe_config(
+            (128, 1536, 2048), (128, 2048, 768), 8, "fp8_w8a8", tokens, [128, 128]
+        )
+        default = fused_moe.default(winners[0].problem.at(tokens), Unit.GATE_UP, load_gpu("h200"))
+        assert fused_moe.from_engine(found) == own.get(tokens, default), tokens
