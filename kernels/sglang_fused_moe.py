@@ -84,7 +84,7 @@ class SglangFusedMoe(FusedMoe):
         fp8 = scale is not None
         block_m, block_n = config.integer("block_m"), config.integer("block_n")
         order, experts, padded = aligned(inputs.topk_ids, block_m, problem.local_experts)
-        on_gpu = rows.device.type == "cuda"
+        device = rows.device.type
         args = (
             rows, None, weight, None, None, out, row_scale, scale, inputs.topk_weights,
             order, experts, padded, None,
@@ -114,7 +114,7 @@ class SglangFusedMoe(FusedMoe):
             "per_channel_quant": False,
             "even_Ks": weight.shape[2] % config.integer("block_k") == 0,
             "c_sorted": False,
-            "swap_ab": fp8 and _swaps(module, block_m, block_n, on_gpu),
+            "swap_ab": fp8 and _swaps(module, block_m, block_n, device),
             "FUSE_ADD_TO_OUTPUT": False,
             "MASK_OUTPUT": False,
             "FUSE_SUM_ALL_REDUCE": False,
@@ -123,8 +123,8 @@ class SglangFusedMoe(FusedMoe):
             "num_stages": config.integer("num_stages"),
             "enable_fp_fusion": True,
         }
-        # Every target of ours has programmatic dependent launch; the engine asks the GPU.
-        if not on_gpu or module.is_arch_support_pdl():
+        # Every target that is compiled for has programmatic dependent launch; the engine asks its GPU.
+        if device == "meta" or (device == "cuda" and module.is_arch_support_pdl()):
             early = rows.shape[0] <= _EARLY_ROWS
             options |= {"USE_GDC": True, "launch_pdl": True, "GDC_EARLY": early}
         programs = -(-len(order) // block_m) * -(-weight.shape[1] // block_n)
@@ -137,9 +137,9 @@ class SglangFusedMoe(FusedMoe):
         )
 
 
-def _swaps(module: Any, block_m: int, block_n: int, on_gpu: bool) -> bool:
+def _swaps(module: Any, block_m: int, block_n: int, device: str) -> bool:
     """Say whether the engine swaps the operands: it asks the GPU, so offline Hopper's rule stands."""
-    if on_gpu:
+    if device == "cuda":
         return bool(module.should_enable_swap_ab(block_m, block_n))
     return block_m < 64 and block_n >= 64
 
