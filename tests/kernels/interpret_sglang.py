@@ -55,7 +55,8 @@ def main() -> None:
     problem = Problem(shape=shape, layout=Layout(), routing=parse_routing("uniform"), tokens=13)
     for unit in GEMMS:
         config = PROVIDES.default(problem, unit, load_gpu("h200"))
-        for changes in ({}, {"block_m": 16, "block_k": 64, "group_m": 1}):
+        # Tiles of fewer rows, which the engine swaps on Hopper, are none to triton 3.9: it indexes a scalar.
+        for changes in ({}, {"block_n": 256, "block_k": 64, "group_m": 1}):
             error = PROVIDES.verify(problem, unit, config.replace(**changes), device="cpu", seed=0)
             print(json.dumps({"error": error, "tolerance": PROVIDES.tolerance(problem, unit)}))
 

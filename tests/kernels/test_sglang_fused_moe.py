@@ -65,7 +65,7 @@ def test_gemms_are_coupled_by_the_rows_of_a_tile() -> None:
 @pytest.mark.parametrize("evaluator", ["recorded", "gpu", "model"])
 def test_what_cannot_time_it_is_refused(evaluator: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rubin_tune.kernels.sglang_fused_moe.find_spec", lambda _: None)
-    with pytest.raises(InvalidInput, match="vLLM's kernel|sglang is not installed"):
+    with pytest.raises(InvalidInput, match=r"vLLM's kernel|sglang is not installed"):
         PROVIDES.require(evaluator)
 
 
