@@ -54,6 +54,18 @@ def engine_winner() -> Callable[..., Winner]:
     return make
 
 
+@pytest.fixture(scope="session")
+def write_table() -> Callable[[Path, list[Winner]], Path]:
+    """A function that writes winners as a table file."""
+    from rubin_tune.db.formats.json import PROVIDES
+
+    def write(path: Path, winners: list[Winner]) -> Path:
+        (written,) = PROVIDES.export(winners, path.parent / "exported")
+        return written.replace(path)
+
+    return write
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Our entry points, as an engine finds them where rubin-tune is installed."""

@@ -20,7 +20,6 @@ import pytest
 import triton
 
 from rubin_tune.db.formats import sglang as our_format
-from rubin_tune.db.formats.json import table_document
 from rubin_tune.errors import ExportRefused
 from rubin_tune.runtime import engines
 from rubin_tune.search_spaces import Unit, sglang_fused_moe
@@ -167,12 +166,11 @@ def test_our_default_rows_are_what_the_engine_launches_without_a_table(
 @needs_sglang
 @pytest.mark.usefixtures("installed")
 def test_the_plug_in_serves_ours_beside_what_the_engine_ships(
-    engine: Any, asked: Any, engine_winner: Callable[..., Any], tmp_path: Path,
+    engine: Any, asked: Any, engine_winner: Callable[..., Any], write_table: Any, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     winner = engine_winner("sglang_fused_moe", 16)
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps(table_document([winner])))
+    table = write_table(tmp_path / "table.json", [winner])
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(engines.TABLE, str(table))
     monkeypatch.setenv(engines.SGLANG_FOLDER, "")
@@ -197,12 +195,12 @@ def test_the_plug_in_serves_ours_beside_what_the_engine_ships(
 @needs_sglang
 @pytest.mark.usefixtures("installed")
 def test_a_users_own_folder_still_wins_through_the_plug_in(
-    asked: Any, engine_winner: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    asked: Any, engine_winner: Callable[..., Any], write_table: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     mine = tmp_path / "mine"
     export([engine_winner("sglang_fused_moe", 16, stages=2)], mine)
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps(table_document([engine_winner("sglang_fused_moe", 16)])))
+    table = write_table(tmp_path / "table.json", [engine_winner("sglang_fused_moe", 16)])
     monkeypatch.setenv(engines.TABLE, str(table))
     monkeypatch.setenv(engines.SGLANG_FOLDER, str(mine))
     importlib.import_module("sglang.srt.plugins").load_plugins()

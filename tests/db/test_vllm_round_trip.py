@@ -145,17 +145,16 @@ def test_each_rank_of_each_layout_asks_for_the_name_that_we_write(
 
 @pytest.mark.usefixtures("installed")
 def test_the_plug_in_serves_a_table_and_leaves_a_users_own(
-    engine: Any, engine_winner: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from rubin_tune.db.formats.json import table_document
+    engine: Any, engine_winner: Any, write_table: Any, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     from rubin_tune.runtime import engines
     from rubin_tune.search_spaces import Unit, fused_moe
     from rubin_tune.topology import load_gpu
 
     plugins = pytest.importorskip("vllm.plugins")
     winners = [engine_winner("fused_moe", tokens) for tokens in (4, 16, 1024)]
-    table = tmp_path / "table.json"
-    table.write_text(json.dumps(table_document(winners)))
+    table = write_table(tmp_path / "table.json", winners)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv(engines.TABLE, str(table))
     monkeypatch.setenv("VLLM_PLUGINS", "rubin_tune")

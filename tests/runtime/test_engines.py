@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import subprocess
@@ -14,7 +13,6 @@ from typing import Any
 import pytest
 
 from rubin_tune.db import Evidence, open_store
-from rubin_tune.db.formats.json import table_document
 from rubin_tune.errors import ExportRefused, InvalidInput
 from rubin_tune.runtime import engines
 
@@ -45,11 +43,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def table(home: Path, engine: str, engine_winner: Callable[..., Any]) -> Path:
-    path = home / "table.json"
+def table(home: Path, engine: str, engine_winner: Callable[..., Any], write_table: Any) -> Path:
     winners = [engine_winner(KERNELS[engine], tokens) for tokens in (16, 1024)]
-    path.write_text(json.dumps(table_document(winners)))
-    return path
+    found: Path = write_table(home / "table.json", winners)
+    return found
 
 
 def plug_in(engine: str) -> str | None:
@@ -159,8 +156,8 @@ def test_a_missing_table_and_a_foreign_password_are_not_shown(
 
 
 def test_rows_that_the_engine_would_misread_leave_it_alone(
-    engine: str, home: Path, engine_winner: Callable[..., Any], monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    engine: str, home: Path, engine_winner: Callable[..., Any], write_table: Any,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
     from dataclasses import replace
 
@@ -169,8 +166,7 @@ def test_rows_that_the_engine_would_misread_leave_it_alone(
     shape = replace(winner.problem.shape, hidden=4096, model="another")
     other = replace(winner, problem=replace(winner.problem, shape=shape))
     for rows, words in (([predicted], "predicted"), ([winner, other], "two problems")):
-        path = home / "table.json"
-        path.write_text(json.dumps(table_document(rows)))
+        path = write_table(home / "table.json", rows)
         monkeypatch.setenv(engines.TABLE, str(path))
         caplog.clear()
         assert plug_in(engine) is None
@@ -180,10 +176,9 @@ def test_rows_that_the_engine_would_misread_leave_it_alone(
 
 
 def test_only_the_engines_own_winners_are_handed_over(
-    home: Path, engine_winner: Callable[..., Any]
+    home: Path, engine_winner: Callable[..., Any], write_table: Any
 ) -> None:
-    path = home / "table.json"
-    path.write_text(json.dumps(table_document([engine_winner("fused_moe", 16)])))
+    path = write_table(home / "table.json", [engine_winner("fused_moe", 16)])
     with pytest.raises(InvalidInput, match="sglang"):
         engines.materialise(str(path), "sglang", home / "root")
 
