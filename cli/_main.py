@@ -5,7 +5,17 @@ from __future__ import annotations
 import click
 
 from .. import __version__
-from . import _export, _import, _inspect, _lookup, _spaces, _sweep, _topology, _workload
+from . import (
+    _export,
+    _import,
+    _inspect,
+    _lookup,
+    _report,
+    _spaces,
+    _sweep,
+    _topology,
+    _workload,
+)
 from ._group import Commands
 
 HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -35,6 +45,7 @@ for _command in (
     _lookup.lookup,
     _export.export,
     _import.import_files,
+    _report.report,
     _topology.topology,
     _workload.workload,
 ):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .records import Assumption as Assumption
+    from .notes import SweepNote as SweepNote
     from .records import CompileReport as CompileReport
     from .records import Evidence as Evidence
     from .records import Measurement as Measurement
@@ -36,6 +37,7 @@ _HOMES = {
     "Seed": "seeds",
     "Silicon": "records",
     "Store": "store",
+    "SweepNote": "notes",
     "Toolchain": "records",
     "Trial": "records",
     "Why": "records",
@@ -53,6 +55,7 @@ __all__ = [
     "Seed",
     "Silicon",
     "Store",
+    "SweepNote",
     "Toolchain",
     "Trial",
     "Why",

@@ -36,6 +36,7 @@ from ..search_spaces import LaunchConfig, Problem, Space, Unit
 from . import codec
 from .codec import dumps, loads
 from .engine import Database, open_database
+from .notes import SweepNote, note_of
 from .records import CompileReport, Evidence, Silicon, Toolchain, Trial, Winner
 from .rows import RowReader, seed_of, seed_values, trial_values, winner_values
 from .schema import compiles, portfolios, silicons, sweeps, toolchains, trials, winners
@@ -170,6 +171,12 @@ class Store:
         """Return what `begin_sweep` was given."""
         return loads(self._sweep(sweep_id).request)
 
+    def sweep_notes(self) -> list[SweepNote]:
+        """Return what is known of every sweep, oldest first."""
+        with self._reading() as connection:
+            rows = connection.execute(select(sweeps).order_by(sweeps.c.id))
+            return [note_of(row) for row in rows]
+
     def sweep_state(self, sweep_id: str) -> str:
         """Return "running" (or killed), "stopped" or "finished"."""
         return str(self._sweep(sweep_id).state)
@@ -235,6 +242,12 @@ class Store:
         with self._reading() as connection:
             found = connection.execute(statement).all()
         return frozenset((key, Unit(unit), config) for key, unit, config in found)
+
+    def trials_of(self, sweep_id: str) -> list[Trial]:
+        """Return the rows that are a sweep's own, oldest first."""
+        statement = _joined(trials).where(sweeps.c.key == sweep_id).order_by(trials.c.id)
+        with self._reading() as connection:
+            return [self._reader.trial(row, {}) for row in connection.execute(statement)]
 
     def count_trials(self, sweep_id: str) -> int:
         """Return how many rows are a sweep's own."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..search_spaces import Unit
+from ..search_spaces import Problem, Unit
 from .evaluation import Setting
 
 # Work is an expectation over routings; a draw may need this much less than expected.
@@ -17,7 +17,7 @@ def floor_us(setting: Setting, unit: Unit, tokens: int) -> float:
     work = setting.kernel.work(setting.problem(tokens), unit)
     bandwidth = setting.gpu.fact("memory_peak_bandwidth").number
     return (
-        max(work.min_bytes / bandwidth, work.flops / setting.gpu.peak_flops(_rate(setting))) * 1e6
+        max(work.min_bytes / bandwidth, work.flops / setting.gpu.peak_flops(rate_name(setting.problems[0]))) * 1e6
     )
 
 
@@ -31,6 +31,6 @@ def beats_physics(setting: Setting, unit: Unit, tokens: int, time_us: float | No
     return f"{time_us:.2f} us is under the floor of {floor:.2f} us for bytes and operations"
 
 
-def _rate(setting: Setting) -> str:
-    activations = setting.problems[0].activations
-    return "bf16" if activations.bits == 16 else "fp8"
+def rate_name(problem: Problem) -> str:
+    """Return the name under which a GPU states the rate of the problem's matrix instructions."""
+    return "bf16" if problem.activations.bits == 16 else "fp8"

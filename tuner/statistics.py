@@ -24,3 +24,11 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     # ppf may land one rank too far in for the interval to hold its confidence
     lower = max(lower - 1, 0)
     return float(ordered[lower]), float(ordered[count - 1 - lower])
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float | None:
+    """Return Spearman's rank correlation, or None where one side is constant or not finite."""
+    pair = np.asarray([first, second], dtype=float)
+    if not np.isfinite(pair).all() or (pair == pair[:, :1]).all(axis=1).any():
+        return None
+    return float(stats.spearmanr(pair[0], pair[1]).statistic)
