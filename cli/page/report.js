@@ -38,7 +38,7 @@
       font: { color: colour("ink"), size: 13, family: getComputedStyle(document.body).fontFamily },
       margin: { l: 50, r: 15, t: 15, b: 45 }, height: 400, hovermode: "closest",
       hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } },
-      legend: { orientation: "h", y: -0.2, yanchor: "top" },
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
       ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
     };
   }
@@ -84,7 +84,7 @@
           type: "bar", orientation: "h", name: word, base: 1, marker: { color: colour(word), opacity: 0.75 },
           y: own.map((w) => names.indexOf(w.tokens)), x: own.map((w) => w.speedup - 1),
           error_x: {
-            type: "data", symmetric: false, color: colour("ink"), thickness: 1.2, width: 4,
+            type: "data", symmetric: false, visible: own.some((w) => w.interval_us[0] < w.interval_us[1]), color: colour("ink"), thickness: 1.2, width: 4,
             array: own.map((w, k) => (same(w) ? 0 : Math.max(0, base[k][1] / w.interval_us[0] - w.speedup))),
             arrayminus: own.map((w, k) => (same(w) ? 0 : Math.max(0, w.speedup - base[k][0] / w.interval_us[1]))),
           },
@@ -155,7 +155,7 @@
         traces.push({
           type: "scatter", mode: "markers", name: unit, x: own.map((i) => at(i).flops / at(i).min_bytes),
           y: own.map((i) => at(i).flops / trials.time_us[i] / 1e6),
-          marker: { color: colour(hues[k]), size: 6, opacity: 0.45 },
+          marker: { color: colour(hues[k]), size: 6, opacity: 0.6 },
           text: own.map((i) => `${trials.tokens[i]} tokens: ${trials.time_us[i].toPrecision(4)} µs ` +
             `(${data.evidences[trials.evidence[i]]}), floor ${at(i).floor_us.toPrecision(3)} µs` +
             `<br>${wrapped(data.variants[trials.variant[i]].config)}`),
@@ -280,7 +280,7 @@
         }
         traces.push({
           type: "scatter", mode: "markers", name: unit, x: own.map((i) => trials.predicted_us[i]),
-          y: own.map((i) => trials.time_us[i]), marker: { color: colour(hues[k]), size: 6, opacity: 0.5 },
+          y: own.map((i) => trials.time_us[i]), marker: { color: colour(hues[k]), size: 6, opacity: 0.6 },
           text: own.map((i) => `${trials.tokens[i]} tokens<br>${wrapped(data.variants[trials.variant[i]].config)}`),
           hovertemplate: "predicted %{x:.4~g} µs, timed %{y:.4~g} µs<br>%{text}<extra></extra>",
         });
