@@ -6,6 +6,7 @@ import click
 
 from .. import __version__
 from . import (
+    _compare,
     _export,
     _import,
     _inspect,
@@ -46,6 +47,7 @@ for _command in (
     _export.export,
     _import.import_files,
     _report.report,
+    _compare.compare,
     _topology.topology,
     _workload.workload,
 ):

@@ -10,14 +10,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .records import Assumption as Assumption
     from .notes import SweepNote as SweepNote
+    from .records import Assumption as Assumption
     from .records import CompileReport as CompileReport
     from .records import Evidence as Evidence
     from .records import Measurement as Measurement
     from .records import Prediction as Prediction
     from .records import Rejected as Rejected
     from .records import Silicon as Silicon
+    from .records import Spent as Spent
     from .records import Toolchain as Toolchain
     from .records import Trial as Trial
     from .records import Why as Why
@@ -36,6 +37,7 @@ _HOMES = {
     "Rejected": "records",
     "Seed": "seeds",
     "Silicon": "records",
+    "Spent": "records",
     "Store": "store",
     "SweepNote": "notes",
     "Toolchain": "records",
@@ -54,6 +56,7 @@ __all__ = [
     "Rejected",
     "Seed",
     "Silicon",
+    "Spent",
     "Store",
     "SweepNote",
     "Toolchain",

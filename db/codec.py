@@ -32,6 +32,7 @@ from .records import (
     Prediction,
     Rejected,
     Silicon,
+    Spent,
     Toolchain,
     Trial,
     Why,
@@ -171,6 +172,16 @@ def measurement_from_json(found: Mapping[str, Any]) -> Measurement:
     return _make(Measurement, {**found, "samples_us": tuple(found.get("samples_us", ()))})
 
 
+def spent_to_json(spent: Spent) -> Json:
+    """Return the seconds of a trial as JSON values."""
+    return _flat(spent)
+
+
+def spent_from_json(found: Mapping[str, Any]) -> Spent:
+    """Return the seconds of a trial."""
+    return _make(Spent, found)
+
+
 def rejected_to_json(rejected: Rejected) -> Json:
     """Return a rejection as JSON values."""
     return {
@@ -207,6 +218,7 @@ def trial_to_json(trial: Trial) -> Json:
         "measurement": _maybe(measurement_to_json, trial.measurement),
         "rejected": _maybe(rejected_to_json, trial.rejected),
         "error": number_to_json(trial.error),
+        "spent": _maybe(spent_to_json, trial.spent),
     }
 
 
@@ -222,6 +234,7 @@ def trial_from_json(found: Mapping[str, Any]) -> Trial:
             "measurement": _maybe(measurement_from_json, found.get("measurement")),
             "rejected": _maybe(rejected_from_json, found.get("rejected")),
             "error": number_from_json(found.get("error")),
+            "spent": _maybe(spent_from_json, found.get("spent")),
         },
     )
 

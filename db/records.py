@@ -172,6 +172,21 @@ class Measurement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """Where the seconds of one trial went; those of the compiler stand in its report.
+
+    Attributes:
+        at_s: From the sweep's start to the trial's end.
+        verify_s: Comparing the variant with float64, once for all its token counts; None = not done.
+        time_s: Timing at this token count, capturing included; None = not timed by us.
+    """
+
+    at_s: float
+    verify_s: float | None = None
+    time_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One row: one config of one unit of one problem, on one GPU, by one toolchain and policy.
 
@@ -196,6 +211,7 @@ class Trial:
     rejected: Rejected | None = None
     error: float | None = None
     """Largest relative error against float64 where it was verified."""
+    spent: Spent | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

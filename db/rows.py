@@ -47,6 +47,7 @@ def trial_values(trial: Trial) -> dict[str, Any]:
         "why": trial.rejected and trial.rejected.why.value,
         "detail": trial.rejected and _storable(trial.rejected.detail),
         "error": trial.error,
+        "spent": trial.spent and dumps(codec.spent_to_json(trial.spent)),
     }
 
 
@@ -119,6 +120,7 @@ class RowReader:
             measurement=measurement and codec.measurement_from_json(loads(measurement)),
             rejected=rejected,
             error=row.error,
+            spent=row.spent and codec.spent_from_json(loads(row.spent)),
         )
 
     def winner(self, row: Row[Any], given: Mapping[str, Problem]) -> Winner:

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 # Revisions of db/migrations/versions, oldest first; the last is what this version writes.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 VERSION_TABLE = "rubin_tune_version"
 # "rtun" in ASCII: SQLite files of ours carry it in their header (PRAGMA application_id).
 APPLICATION_ID = 0x7274756E
@@ -135,6 +135,7 @@ trials = Table(
     Column("why", String(32)),
     Column("detail", Text),
     Column("error", Double),
+    Column("spent", Text),
     UniqueConstraint(
         "problem_id",
         "unit",

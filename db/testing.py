@@ -19,6 +19,7 @@ from .records import (
     Prediction,
     Rejected,
     Silicon,
+    Spent,
     Toolchain,
     Trial,
     Why,
@@ -82,6 +83,7 @@ TRIAL = Trial(
     prediction=PREDICTION,
     measurement=Measurement(samples_us=(10.0, 10.25, 10.5), policy="graph8/1", clock_mhz=1980),
     error=0.001,
+    spent=Spent(at_s=3.5, verify_s=0.25, time_s=0.125),
 )
 WINNER = Winner(
     sweep_id="s1",

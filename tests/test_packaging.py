@@ -67,5 +67,6 @@ def test_wheel_holds_rubin_tune_alone(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {n.split("/")[0] for n in names}
     assert tops == {"rubin_tune", next(t for t in tops if t.endswith(".dist-info"))}
-    for needed in ("topology/gpus/vr200.toml", "search_spaces/models.toml", "kernels/megamoe.py"):
+    for needed in ("topology/gpus/vr200.toml", "search_spaces/models.toml", "kernels/megamoe.py",
+                   "cli/page/report.html", "cli/page/report.css", "cli/page/report.js"):  # fmt: skip
         assert f"rubin_tune/{needed}" in names

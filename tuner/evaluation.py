@@ -41,7 +41,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one variant did at one token count: a time with its interval, or why not."""
+    """How one variant did at one token count: a time with its interval, or why not.
+
+    `verify_s` are the seconds of its check (once for all token counts), `time_s` those of its timing.
+    """
 
     config: LaunchConfig
     time_us: float | None = None
@@ -50,6 +53,8 @@ class Outcome:
     prediction: Prediction | None = None
     rejected: Rejected | None = None
     error: float | None = None
+    verify_s: float | None = None
+    time_s: float | None = None
 
     @classmethod
     def refused(cls, rejected: Rejected, error: float | None = None) -> Outcome:

@@ -17,7 +17,11 @@ def floor_us(setting: Setting, unit: Unit, tokens: int) -> float:
     work = setting.kernel.work(setting.problem(tokens), unit)
     bandwidth = setting.gpu.fact("memory_peak_bandwidth").number
     return (
-        max(work.min_bytes / bandwidth, work.flops / setting.gpu.peak_flops(rate_name(setting.problems[0]))) * 1e6
+        max(
+            work.min_bytes / bandwidth,
+            work.flops / setting.gpu.peak_flops(rate_name(setting.problems[0])),
+        )
+        * 1e6
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,27 +21,23 @@ from ..topology import Gpu, gpu_names, load_gpu
 from . import choose, cost_model
 from .evaluation import Outcome, Setting
 from .physics import floor_us, rate_name
+from .report_parts import FEWEST_PAIRS, agreements_of, refusals_of, seconds_of
 from .report_records import (
     Agreement,
     Floor,
     Point,
-    Refusal,
     Report,
     Roofs,
-    Seconds,
     Step,
     Variant,
     Verdict,
 )
 from .report_words import command_of, summary_of
 from .request import load_kernel
-from .statistics import rank_correlation
-
-FINAL = "+final"
-# Fewer pairs say nothing about an order.
-FEWEST_PAIRS = 3
+from .sweep import FINAL
 
 Key = tuple[Unit, int, LaunchConfig]
+Row = Winner | Trial
 
 
 def report(
@@ -107,16 +102,17 @@ class _Material:
         """Read a sweep's winners, its own trials, and those it found under the same keys."""
         winners = tuple(store.winners(sweep_id=note.sweep_id))
         own = store.trials_of(note.sweep_id)
-        if not winners and not own:
+        rows: tuple[Row, ...] = (*winners, *own)
+        if not rows:
             raise InvalidInput(
                 f"sweep {note.sweep_id!r} ({note.state}) holds no trial and no winner: "
                 "run the same rubin-tune sweep again"
             )
-        searched = _searched(store, winners, own)
+        searched = _searched(store, rows)
         finals = {_key(t): t for t in own if t.policy.endswith(FINAL)}
-        kernel = load_kernel((*winners, *own)[0].kernel)
-        problems = _problems((*winners, *own))
-        gpu = _gpu_of((*winners, *own)[0])
+        kernel = load_kernel(rows[0].kernel)
+        problems = _problems(rows)
+        gpu = _gpu_of(rows[0])
         setting = None
         if gpu is not None:
             setting = Setting(kernel=kernel, gpu=gpu, problems=problems, seed=0)
@@ -132,23 +128,23 @@ class _Material:
         )
 
     @property
-    def first(self) -> Winner | Trial:
-        """A row whose keys are those of all."""
-        return (*self.winners, *self.searched)[0]
+    def rows(self) -> tuple[Row, ...]:
+        """Winners, then trials; all share kernel, source, silicon, toolchain and layer."""
+        return (*self.winners, *self.searched)
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """The ladder."""
-        return _problems((*self.winners, *self.searched))
+        return _problems(self.rows)
 
     def report(self) -> Report:
         """Make the report of the rows."""
-        first = self.first
+        first = self.rows[0]
         variants, points, predicted_from = self._points()
         verdicts = tuple(self._verdict(w) for w in _in_order(self.winners))
-        agreements = _agreements(variants, points)
+        agreements = agreements_of(variants, points)
         roofs, no_roofs_because = self._roofs()
-        refusals = _refusals(self.searched)
+        refusals = refusals_of(self.searched)
         return Report(
             note=self.note,
             database=self.database,
@@ -159,7 +155,7 @@ class _Material:
             silicon=first.silicon,
             toolchain=first.toolchain,
             policy=first.policy.removesuffix(FINAL),
-            evidence=min(row.evidence for row in (*self.winners, *self.searched)),
+            evidence=min(row.evidence for row in self.rows),
             command=command_of(self.note.request, first.silicon),
             summary=summary_of(verdicts, points, agreements, refusals, first, self.note.state),
             verdicts=verdicts,
@@ -172,7 +168,10 @@ class _Material:
             no_agreement_because=self._no_agreement(points, agreements),
             predicted_from=predicted_from,
             refusals=refusals,
-            seconds=_seconds(self.note.sweep_id, self.searched),
+            seconds=seconds_of(
+                [t for t in self.searched if t.sweep_id == self.note.sweep_id],
+                self.finals.values(),
+            ),
             ladder=tuple(self._step(p, roofs is not None) for p in self.problems),
             expert_shares=_shares(self.problems[0]),
         )
@@ -180,9 +179,7 @@ class _Material:
     def _verdict(self, winner: Winner) -> Verdict:
         base = self._default_trial(winner)
         interval = base.interval_us if base is not None else None
-        own = Outcome(
-            config=winner.config, time_us=winner.time_us, interval_us=winner.interval_us
-        )
+        own = Outcome(config=winner.config, time_us=winner.time_us, interval_us=winner.interval_us)
         default = Outcome(
             config=winner.default_config, time_us=winner.default_time_us, interval_us=interval
         )
@@ -220,7 +217,7 @@ class _Material:
                 interval_us=t.interval_us,
                 predicted_us=predicted.get(_key(t)),
                 is_own=t.sweep_id == self.note.sweep_id,
-                at_s=None,
+                at_s=None if t.spent is None else t.spent.at_s,
                 why=t.rejected.why.value if t.rejected is not None else "",
             )
             for t in self.searched
@@ -300,24 +297,24 @@ class _Material:
         )
 
 
-def _searched(store: Store, winners: Sequence[Winner], own: Sequence[Trial]) -> tuple[Trial, ...]:
+def _searched(store: Store, rows: Sequence[Row]) -> tuple[Trial, ...]:
     """Return the search's trials: the sweep's own, and those it found under the same keys.
 
-    A trial that an earlier sweep stored keeps that sweep's id; rows before the sweep's own first.
+    A trial that an earlier sweep stored keeps that sweep's id.
     """
-    row = (*winners, *own)[0]
+    row = rows[0]
     known = store.trials_for(
         kernel=row.kernel,
         source_hash=row.source_hash,
         silicon=row.silicon,
         toolchain=row.toolchain,
         policy=row.policy.removesuffix(FINAL),
-        problems=_problems((*winners, *own)),
+        problems=_problems(rows),
     )
     return tuple(known)
 
 
-def _problems(rows: Iterable[Winner | Trial]) -> tuple[Problem, ...]:
+def _problems(rows: Iterable[Row]) -> tuple[Problem, ...]:
     return tuple(sorted({row.problem for row in rows}, key=lambda p: p.tokens))
 
 
@@ -330,7 +327,7 @@ def _in_order(winners: Iterable[Winner]) -> list[Winner]:
     return sorted(winners, key=lambda w: (w.problem.tokens, units.index(w.unit)))
 
 
-def _gpu_of(row: Winner | Trial) -> Gpu | None:
+def _gpu_of(row: Row) -> Gpu | None:
     """Return the described GPU of the row's architecture and size whose memory is nearest."""
     silicon = row.silicon
     alike = [
@@ -339,55 +336,6 @@ def _gpu_of(row: Winner | Trial) -> Gpu | None:
         if (gpu.arch, gpu.sms) == (silicon.arch, silicon.sms)
     ]
     return min(alike, key=lambda g: abs(g.memory_bytes - silicon.memory_bytes), default=None)
-
-
-def _agreements(variants: Sequence[Variant], points: Sequence[Point]) -> tuple[Agreement, ...]:
-    tables: dict[tuple[int, Unit], list[tuple[float, float]]] = {}
-    for point in points:
-        if point.predicted_us is not None and point.time_us is not None:
-            table = point.tokens, variants[point.variant].unit
-            tables.setdefault(table, []).append((point.predicted_us, point.time_us))
-    units = list(Unit)
-    found = []
-    for (tokens, unit), pairs in tables.items():
-        if len(pairs) < FEWEST_PAIRS:
-            continue
-        predicted, timed = zip(*pairs, strict=True)
-        spearman = rank_correlation(predicted, timed)
-        if spearman is not None:
-            loss = min(pairs)[1] / min(timed) - 1
-            row = Agreement(
-                tokens=tokens, unit=unit, count=len(pairs), spearman=spearman, loss=loss
-            )
-            found.append(row)
-    return tuple(sorted(found, key=lambda a: (a.tokens, units.index(a.unit))))
-
-
-def _refusals(trials: Sequence[Trial]) -> tuple[Refusal, ...]:
-    refused: dict[str, list[Trial]] = {}
-    for trial in trials:
-        if trial.rejected is not None:
-            refused.setdefault(trial.rejected.why.value, []).append(trial)
-    counts = Counter({why: len(rows) for why, rows in refused.items()})
-    return tuple(
-        Refusal(
-            why=why,
-            count=count,
-            variants=len({(t.unit, t.config) for t in refused[why]}),
-            unit=refused[why][0].unit,
-            config=refused[why][0].config,
-            detail=refused[why][0].rejected.detail if refused[why][0].rejected else "",
-        )
-        for why, count in counts.most_common()
-    )
-
-
-def _seconds(sweep_id: str, trials: Sequence[Trial]) -> Seconds:
-    own = {(t.unit, t.config): t for t in trials if t.sweep_id == sweep_id}
-    compiled = [t.compile.compile_s for t in own.values() if t.compile is not None]
-    return Seconds(
-        compile_s=sum(compiled) if compiled else None, verify_s=None, time_s=None, last_s=None
-    )
 
 
 def _shares(problem: Problem) -> tuple[float, ...]:

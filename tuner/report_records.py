@@ -169,13 +169,15 @@ class Seconds:
             compile cache are of when they were compiled.
         verify_s: Comparing with float64.
         time_s: Timing.
-        last_s: From the start to the last trial's end.
+        search_s: By the clock, from the start to the search's last trial.
+        choose_s: By the clock, from there to the last choice between finalists.
     """
 
     compile_s: float | None
     verify_s: float | None
     time_s: float | None
-    last_s: float | None
+    search_s: float | None
+    choose_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,7 +257,7 @@ class Report:
             "refused": [self._refusal_json(r) for r in self.refusals],
             "seconds": {
                 name: getattr(self.seconds, name)
-                for name in ("compile_s", "verify_s", "time_s", "last_s")
+                for name in ("compile_s", "verify_s", "time_s", "search_s", "choose_s")
             },
             "workload": self._workload_json(),
             "reproduce": self._reproduce_json(),

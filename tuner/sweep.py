@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
 
-from ..db import CompileReport, Rejected, Store, Trial, Winner, open_store
+from ..db import CompileReport, Rejected, Spent, Store, Trial, Winner, open_store
 from ..search_spaces import LaunchConfig, Unit
 from . import audit, cost_model
 from .budget import Budget, Enough, progress_note
@@ -35,6 +35,9 @@ FINAL_COUPLINGS = 4
 FINAL_CONFIGS = 2
 # Ways to fit units together whose whole layers are compared.
 FINAL_LAYERS = 3
+
+# Marks the policy of trials that were measured together, to choose between them.
+FINAL = "+final"
 
 Variant = tuple[Unit, LaunchConfig]
 
@@ -402,6 +405,11 @@ class _Run:
             measurement=outcome.measurement,
             rejected=outcome.rejected,
             error=outcome.error,
+            spent=Spent(
+                at_s=time.monotonic() - self.started,
+                verify_s=outcome.verify_s,
+                time_s=outcome.time_s,
+            ),
         )
 
     # Choosing
@@ -557,9 +565,11 @@ class _Run:
 
     def _winner(self, unit: Unit, tokens: int, outcome: Outcome, default: Outcome) -> Winner:
         setting = self.resolved.setting
-        if unit in self.outcomes:
-            final = f"{self.evaluator.policy}+final"
-            self.store.add_trial(self._trial(unit, tokens, outcome, final), fresh=True)
+        if unit is not Unit.GLUE:
+            # The default's time of the same rounds is kept too: with its interval a gain can be judged.
+            final = f"{self.evaluator.policy}{FINAL}"
+            for one in {default.config: default, outcome.config: outcome}.values():
+                self.store.add_trial(self._trial(unit, tokens, one, final), fresh=True)
         time_us = outcome.time_us or 0.0
         base_us = default.time_us if default.time_us is not None else time_us
         return Winner(

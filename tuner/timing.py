@@ -9,6 +9,7 @@ are taken in alternating rounds.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -114,14 +115,18 @@ def measure(task: TimingTask) -> TimingResult:
     """Verify one variant, then time it at every token count of the task."""
 
     def run(bench: Bench) -> dict[int, Outcome]:
+        started = time.monotonic()
         error = _verified(bench.kernel, task)
+        verify_s = time.monotonic() - started
         if isinstance(error, Outcome):
-            return {p.tokens: error for p in task.problems}
+            return {p.tokens: replace(error, verify_s=verify_s) for p in task.problems}
         best = dict(task.best_us)
         found = {}
         for problem in task.problems:
+            started = time.monotonic()
             outcome = _screen(bench, task, problem, best.get(problem.tokens))
-            found[problem.tokens] = replace(outcome, error=error)
+            time_s = time.monotonic() - started
+            found[problem.tokens] = replace(outcome, error=error, verify_s=verify_s, time_s=time_s)
         return found
 
     return _guarded(task, run)

@@ -226,17 +226,14 @@
 
     seconds() {
       const s = data.seconds;
-      const parts = [["compile", s.compile_s], ["verify", s.verify_s], ["time", s.time_s]].filter((p) => p[1] !== null);
-      const traces = parts.map(([name, x], k) => ({
-        type: "bar", orientation: "h", name, y: ["work"], x: [x], marker: { color: colour(hues[k]) },
+      const parts = [["compile", s.compile_s, "work", "first"], ["verify", s.verify_s, "work", "second"],
+        ["time", s.time_s, "work", "third"], ["search", s.search_s, "clock", "compiled"],
+        ["choose", s.choose_s, "clock", "fourth"]].filter((p) => p[1] !== null);
+      const traces = parts.map(([name, x, row, hue]) => ({
+        type: "bar", orientation: "h", name, y: [row], x: [x], marker: { color: colour(hue) },
         text: `${name} ${x.toPrecision(3)} s`, textposition: "inside", insidetextanchor: "middle", insidetextfont: { color: colour("paper") },
         hovertemplate: `${name}: %{x:.2f} s<extra></extra>`,
       }));
-      if (s.last_s !== null) traces.push({
-        type: "bar", orientation: "h", name: "wall", y: ["wall"], x: [s.last_s], marker: { color: colour("compiled") },
-        text: `${s.last_s.toPrecision(3)} s`, textposition: "inside", insidetextanchor: "middle", insidetextfont: { color: colour("paper") },
-        hovertemplate: "wall: %{x:.2f} s<extra></extra>",
-      });
       return [traces, layout({
         height: 190, barmode: "stack", showlegend: true, xaxis: { title: { text: "seconds" } },
         yaxis: { type: "category", autorange: "reversed", showgrid: false },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,11 @@ class GpuEvaluator(TargetEvaluator):
         if why is None:
             return outcome
         rejected = Rejected(config=outcome.config, why=Why.BEATS_PHYSICS, detail=why)
-        return Outcome.refused(rejected, outcome.error)
+        return replace(
+            Outcome.refused(rejected, outcome.error),
+            verify_s=outcome.verify_s,
+            time_s=outcome.time_s,
+        )
 
     def _call(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
         """Run work in the timing process; a hang or a death becomes a `Rejected`."""
