@@ -47,7 +47,7 @@ _BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
     default=2,
     show_default=True,
     metavar="N",
-    help="Time N low-ranked variants a GEMM too, and say how many should have ranked high.",
+    help="Time N pruned or low-ranked variants a GEMM too, and say how many should not be.",
 )
 @click.option(
     "--plan",

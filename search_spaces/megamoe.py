@@ -174,6 +174,7 @@ def _constraints(target: _Target) -> Iterator[Constraint]:
         holds=lambda p: (
             integer(p, "num_stages") - 1 <= max(1, -(-target.k // integer(p, "block_k")))
         ),
+        soft=True,
     )
     yield Constraint(
         name="shared memory",
@@ -255,6 +256,7 @@ def _tile_constraints(target: _Target) -> Iterator[Constraint]:
         holds=lambda p: (
             not p["swap_ab"] or (integer(p, "block_m") <= 64 and integer(p, "block_n") >= 64)
         ),
+        soft=True,
     )
     if target.native_scaled:
         # Source: facts, hardware 5.1 and 5.3b: 64 rows fall back to bf16 instructions.
@@ -283,6 +285,7 @@ def _tile_constraints(target: _Target) -> Iterator[Constraint]:
         reason=f"8 warps need a tile of at least {_LEAST_8_WARPS} outputs to have work",
         on=("block_m", "block_n", "num_warps"),
         holds=lambda p: integer(p, "num_warps") < 8 or _area(p) >= _LEAST_8_WARPS,
+        soft=True,
     )
     if target.arch < 100:  # later ones accumulate in tensor memory
         yield Constraint(

@@ -11,7 +11,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -69,12 +69,15 @@ class Constraint:
         reason: Why points that break it cannot be launched or cannot win.
         on: The parameters that `holds` reads; it may read no other.
         holds: True for points that obey.
+        soft: Whether points that break it could be launched and are only thought not to win; a
+            sweep's audit times a few.
     """
 
     name: str
     reason: str
     on: tuple[str, ...]
     holds: Callable[[Point], bool]
+    soft: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -143,6 +146,14 @@ class Space:
         """Return the points that each constraint removes of those the earlier ones left."""
         self.legal()
         return tuple(zip(self.constraints, self._counts, strict=True))
+
+    def doubted(self) -> tuple[LaunchConfig, ...]:
+        """Return the canonical points that break soft constraints only."""
+        hard = tuple(c for c in self.constraints if not c.soft)
+        if len(hard) == len(self.constraints):
+            return ()
+        legal = frozenset(self.legal())
+        return tuple(c for c in replace(self, constraints=hard).legal() if c not in legal)
 
     @property
     def duplicates(self) -> int:

@@ -1,9 +1,10 @@
-"""A sample of what the ranking would never try, timed all the same: how much does it miss?
+"""A sample of what was pruned or ranked low, timed all the same: how much does a search miss?
 
-Points that are impossible (space constraints, clamped duplicates, limits of the SM found in the
-compile report) are never timed. Everything else that a search does not reach was ranked low, by the
-cost model before compiling. The sample is drawn from the worse half of the ranking: points whose best
-place, over the token counts, is behind the median.
+Points that are impossible (hard constraints, clamped duplicates, limits of the SM found in the compile
+report) are never timed. What else a search does not reach was either pruned by a soft constraint (it
+could run, and is thought not to win) or ranked low by the cost model before compiling. The sample is
+half of each: of the pruned points, and of the worse half of the ranking (points whose best place, over
+the token counts, is behind the median). Without soft constraints all of it is of the latter.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import beta
 
-from ..search_spaces import LaunchConfig, Unit
+from ..search_spaces import LaunchConfig, Space, Unit
 from .choose import beats
 from .evaluation import Outcome
 
@@ -25,7 +26,7 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What a sample of low-ranked points showed.
+    """What a sample of pruned and low-ranked points showed.
 
     Attributes:
         timed: Sampled variants that have a time.
@@ -38,7 +39,7 @@ class Audit:
 
     @property
     def rate(self) -> float:
-        """The share that was ranked low though it wins (0 where nothing was timed)."""
+        """The share that was set aside though it wins (0 where nothing was timed)."""
         return self.misranked / self.timed if self.timed else 0.0
 
     @property
@@ -60,9 +61,31 @@ class Audit:
     def __str__(self) -> str:
         """Say it for people."""
         return (
-            f"audit: {self.misranked} of {self.timed} points ranked low were faster than all others "
+            f"audit: {self.misranked} of {self.timed} pruned or low-ranked points beat all others "
             f"({self.rate:.0%}; 95 %: at most {self.at_most:.0%})"
         )
+
+
+def sample(
+    space: Space,
+    ranking: Mapping[int, Sequence[LaunchConfig]],
+    seen: Collection[LaunchConfig],
+    count: int,
+    seed: int,
+) -> list[LaunchConfig]:
+    """Return up to `count` points to audit: pruned ones first, then low-ranked ones.
+
+    Args:
+        space: What was searched.
+        ranking: For each token count all legal points, predicted fastest first.
+        seen: Points that the search tried.
+        count: Sample size.
+        seed: Same seed, same sample.
+    """
+    pruned = list(space.doubted()) if count > 1 else []
+    chosen = np.random.default_rng(seed).permutation(len(pruned))[: count // 2]
+    doubted = [pruned[place] for place in sorted(chosen)]
+    return [*doubted, *draw(ranking, seen, count - len(doubted), seed)]
 
 
 def draw(

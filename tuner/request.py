@@ -57,7 +57,7 @@ class SweepRequest:
         budget_s: Seconds after which no new variant is started; None = no limit.
         until: Stop when the expected gain is under this share (tuner/budget.py); None = never.
         portfolio: Hold the winners to a smallest set of at most so many configs a GEMM; None = no.
-        audit: Variants a GEMM that are timed though they rank low (tuner/audit.py).
+        audit: Variants a GEMM that are timed though pruned or ranked low (tuner/audit.py).
         seed: Same seed, same proposals.
     """
 

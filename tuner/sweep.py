@@ -194,9 +194,9 @@ class _Run:
             if self._out_of_time():
                 self.stopped = True
                 return
-            step = max(2, self.resolved.trials // 8)
-            if self.enough.reached(step):
+            if self._gained_enough():
                 break
+            step = self._step()
             batch = [
                 (unit, config)
                 for unit in units
@@ -204,22 +204,40 @@ class _Run:
             ]
         self._audit(known, searches)
 
+    def _step(self) -> int:
+        """Variants a unit that the sampler is asked for at a time."""
+        return max(2, self.resolved.trials // 8)
+
+    def _gained_enough(self) -> bool:
+        # The audit comes after the search: what it times does not bring the search back.
+        return not self.audited and self.enough.reached(self._step())
+
     def _audit(
         self,
         known: Mapping[tuple[Unit, int, LaunchConfig], Trial],
         searches: Mapping[Unit, UnitSearch],
     ) -> None:
-        """Time a few points that rank low; like all others they may win."""
+        """Time a few points that were pruned or rank low.
+
+        Low-ranked ones may win like all others; pruned ones are no points of the space, and what
+        they show is that a rule is wrong.
+        """
         request = self.resolved.request
         drawn = [
             (unit, config)
             for unit, search in searches.items()
-            for config in audit.draw(search.ranking, search.seen, request.audit, request.seed)
+            for config in audit.sample(
+                search.space, search.ranking, search.seen, request.audit, request.seed
+            )
         ]
         self.audited.update(drawn)
         self._evaluate(drawn, known, searches)
         self.stopped = self._out_of_time()
         found = audit.judge(self.outcomes, self.audited)
+        for unit, config in drawn:
+            if not searches[unit].space.contains(config):
+                for table in self.outcomes[unit].values():
+                    table.pop(config, None)
         self.counts = replace(self.counts, audited=found.timed, misranked=found.misranked)
 
     def _open(self, unit: Unit) -> UnitSearch:
@@ -291,7 +309,7 @@ class _Run:
             self._judge(unit, config, report)
             self._tell(searches[unit], unit, config)
             self.progress.step(self._note(unit))
-            if self._out_of_time():
+            if self._out_of_time() or self._gained_enough():
                 return
 
     def _tell(self, search: UnitSearch, unit: Unit, config: LaunchConfig) -> None:

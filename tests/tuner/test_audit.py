@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from rubin_tune.search_spaces import LaunchConfig, Unit
-from rubin_tune.tuner.audit import Audit, draw, judge
+from rubin_tune.search_spaces import Constraint, LaunchConfig, Parameter, Space, Unit
+from rubin_tune.tuner.audit import Audit, draw, judge, sample
 from rubin_tune.tuner.evaluation import Outcome
 
 POINTS = [LaunchConfig.of(n=n) for n in range(40)]
@@ -27,6 +29,22 @@ def test_the_sample_is_the_same_for_a_seed_and_new() -> None:
 def test_no_sample_of_nothing() -> None:
     assert draw(RANKING, (), 0, seed=0) == []
     assert draw(RANKING, POINTS, 3, seed=0) == []
+
+
+def test_half_of_the_sample_breaks_soft_constraints_only() -> None:
+    axes = (Parameter(name="n", values=tuple(range(40))),)
+    hard = Constraint(name="hard", reason="", on=("n",), holds=lambda p: int(p["n"]) < 30)
+    soft = Constraint(
+        name="soft", reason="", on=("n",), holds=lambda p: int(p["n"]) < 20, soft=True
+    )
+    space = Space(name="toy", parameters=axes, constraints=(hard, soft))
+    assert space.doubted() == tuple(POINTS[20:30])
+    drawn = sample(space, {1: space.legal()}, (), 6, seed=0)
+    assert len({*drawn}) == 6
+    assert [config in space.doubted() for config in drawn] == [True] * 3 + [False] * 3
+    plain = replace(space, constraints=(hard,))
+    assert plain.doubted() == ()
+    assert len(sample(plain, {1: plain.legal()}, (), 6, seed=0)) == 6
 
 
 def outcome(place: int, time_us: float | None) -> Outcome:

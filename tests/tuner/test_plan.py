@@ -123,6 +123,15 @@ def test_any_file_is_a_plan_or_refused(tmp_path: Path, content: bytes | str) -> 
     assert "\n" not in said
 
 
+def test_the_plan_of_the_documentation_is_one(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[2] / "docs/plans.md").read_text()
+    block = text.split("```toml\n")[1].split("```")[0]
+    block = block.replace('evaluator = "recorded:landscape.jsonl.gz"\n', "").replace(
+        'kernel = "fused_moe"\n', ""
+    )
+    assert len(requests_of(tmp_path, block)) == 5
+
+
 @pytest.mark.compile
 def test_entries_that_launch_the_same_code_share_its_compilations(tmp_path: Path) -> None:
     text = """
