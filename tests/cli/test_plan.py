@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from rubin_tune.db.formats.json import load
+
 Run = Callable[..., Any]
 
 ENTRY = """
@@ -139,8 +141,6 @@ def test_export_of_a_portfolio_takes_the_sweep_that_was_held_to_it(
     held = answer(run(*sweep, "--portfolio", "1"))
     result = run(*EXPORT, *out)
     assert result.exit_code == 0, result.stderr
-    table = json.loads(Path(result.stdout.strip()).read_text())
+    winners = load(Path(result.stdout.strip()))
     stored = {(w["tokens"], w["unit"]): w["config"] for w in held["winners"]}
-    for one in table["tables"]:
-        for row in one["rows"]:
-            assert row["config"] == stored[row["tokens"], one["unit"]]
+    assert {(w.problem.tokens, w.unit.value): w.config.as_dict() for w in winners} == stored
