@@ -221,22 +221,39 @@ class MegaMoE(nn.Module):
         own = {unit: PROVIDES.default(problem, unit, gpu) for unit in GEMMS}
         if self.table is None:
             return own, "default: no table was given"
-        if self._look is None:
-            keys = problem_keys(self.problem, silicon_of(gpu))
-            self._look = {
-                unit: self.table.bind(PROVIDES.name, keys, unit=unit.value) for unit in GEMMS
-            }
-        chosen, words = {}, []
-        for unit, look in self._look.items():
-            choice = look(tokens)
-            config = LaunchConfig.of(dict(choice.config)) if choice.config else own[unit]
+        chosen, words = self._chosen(tokens)
+        for unit in GEMMS:
+            config = chosen.setdefault(unit, own[unit])
             if not PROVIDES.space(problem, unit, gpu).contains(config):
                 return own, f"default: the table's {unit.value} config is not legal here"
-            chosen[unit] = config
-            words.append(f"{unit.value} {choice.why}")
         if len({PROVIDES.coupling(config) for config in chosen.values()}) > 1:
             return own, "default: the table's configs of the two GEMMs do not fit together"
-        return chosen, "; ".join(words)
+        return chosen, words
+
+    def _chosen(self, tokens: int) -> tuple[dict[Unit, LaunchConfig], str]:
+        """Return what the table says: the layer's winner, else the winner of each GEMM, where there are any."""
+        looks = self._looks()
+        layer = looks[Unit.LAYER](tokens)
+        if layer.config:
+            return {unit: _part(layer.config, unit) for unit in GEMMS}, f"layer {layer.why}"
+        found = {unit: looks[unit](tokens) for unit in GEMMS}
+        configs = {
+            unit: LaunchConfig.of(dict(choice.config))
+            for unit, choice in found.items()
+            if choice.config
+        }
+        return configs, "; ".join(f"{unit.value} {choice.why}" for unit, choice in found.items())
+
+    def _looks(self) -> dict[Unit, Look]:
+        if self._look is None:
+            if self.table is None:
+                raise InvalidInput("there is no table to look configs up in")
+            keys = problem_keys(self.problem, silicon_of(self._silicon()))
+            self._look = {
+                unit: self.table.bind(PROVIDES.name, keys, unit=unit.value)
+                for unit in (Unit.LAYER, *GEMMS)
+            }
+        return self._look
 
     @property
     def matrices(self) -> dict[Unit, Matrix]:
@@ -328,6 +345,13 @@ class MegaMoE(nn.Module):
             )
         if torch.is_grad_enabled() and (hidden.requires_grad or weights.requires_grad):
             raise InvalidInput("MegaMoE has no backward: run it under torch.no_grad()")
+
+
+def _part(config: Mapping[str, int | str | bool], unit: Unit) -> LaunchConfig:
+    """Return one GEMM's part of a layer's config: a config for both, or all with the unit's name before."""
+    before = f"{unit.value}."
+    own = {k.removeprefix(before): v for k, v in config.items() if k.startswith(before)}
+    return LaunchConfig.of(own or dict(config))
 
 
 @functools.cache

@@ -298,6 +298,15 @@ def uses_table(case: dict[str, Any]) -> dict[str, Any]:
         row = {"tokens": 8, "config": {**config.as_dict(), **case["change"]}, "evidence": "measured",
                "time_us": 1.0}  # fmt: skip
         tables.append({"op": "megamoe", "unit": unit.value, "problem": keys, "rows": [row]})
+    if case.get("layer"):
+        # As a sweep stores the winner of the two GEMMs together.
+        config = {
+            f"{unit.value}.{name}": value
+            for unit, own in default.items()
+            for name, value in {**own.as_dict(), **case["layer"][unit.value]}.items()
+        }
+        row = {"tokens": 8, "config": config, "evidence": "measured", "time_us": 1.0}
+        tables.append({"op": "megamoe", "unit": "layer", "problem": keys, "rows": [row]})
     tuned = make(layer, "fused", table=Table.from_document(make_document(tables)))
     configs, tuned_why = tuned.configs(8)
     x, ids, gates = step(8, "random")

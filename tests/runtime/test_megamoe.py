@@ -66,6 +66,15 @@ def test_a_tables_configs_are_launched(interpreter: Any) -> None:
     assert answer["error"] <= answer["tolerance"]
 
 
+def test_a_layers_winner_goes_before_the_winners_of_its_gemms(interpreter: Any) -> None:
+    layer = {"gate_up": {"block_m": 64, "load": "tma"}, "down": {"block_m": 16}}
+    answer = interpreter("uses_table", change={"block_m": 32}, layer=layer)
+    assert answer["block_m"] == [64, 16]
+    assert answer["load"] == ["tma", "pointers"]
+    assert answer["why"].startswith("layer exact: measured")
+    assert answer["error"] <= answer["tolerance"]
+
+
 def test_a_tables_illegal_config_is_not_launched(interpreter: Any) -> None:
     answer = interpreter("uses_table", change={"block_m": 48})
     assert answer["block_m"] == [16, 16]
