@@ -13,7 +13,7 @@ from ._output import print_json
 @click.command()
 @click.argument("kernel", default="megamoe")
 @problem_options
-@click.option("--format", "format_name", required=True, help="vllm, json or csv.")
+@click.option("--format", "format_name", required=True, help="vllm, sglang, json or csv.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR")
 @click.option("--sweep", "sweep_id", metavar="ID", help="Only this sweep's winners.")
 @click.option("--device-name", metavar="NAME", help="The GPU's name as the engine spells it.")

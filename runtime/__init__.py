@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._workspace import Workspace
 from .choices import Choice, Reason
 from .limits import Limits
 from .table import Table, load
@@ -15,7 +16,7 @@ from .table import Table, load
 if TYPE_CHECKING:
     from .megamoe import MegaMoE as MegaMoE
 
-__all__ = ["Choice", "Limits", "MegaMoE", "Reason", "Table", "load"]
+__all__ = ["Choice", "Limits", "MegaMoE", "Reason", "Table", "Workspace", "load"]
 
 
 def __getattr__(name: str) -> Any:

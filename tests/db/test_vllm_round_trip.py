@@ -1,4 +1,4 @@
-"""vLLM's own look-up reads what we export; skipped where vLLM is not installed (docs/vllm.md)."""
+"""vLLM's own look-up reads what we export; skipped where vLLM is not installed (docs/engines.md)."""
 
 from __future__ import annotations
 
