@@ -56,6 +56,12 @@ _BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
     help="A TOML of several sweeps (docs/plans.md), instead of the options above.",
 )
 @click.option(
+    "--from-misses",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Tune what a server's look-ups missed (docs/lookup.md).",
+)
+@click.option(
     "--dry-run", is_flag=True, help="Say what it would cost and could gain; write nothing."
 )
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
@@ -79,6 +85,7 @@ def sweep(
     budget: str | None,
     until: str | None,
     plan: Path | None,
+    from_misses: Path | None,
     dry_run: bool,
     db: str | None,
     db_wait: float,
@@ -93,9 +100,11 @@ def sweep(
     Example:
       rubin-tune sweep megamoe --model qwen3-30b-a3b --target h200 --tokens 16,128,1024
       rubin-tune sweep --plan plan.toml --dry-run
+      rubin-tune sweep megamoe --from-misses misses.jsonl
     """
     from ..tuner import SweepRequest
     from ..tuner.budget import parse_seconds, parse_share
+    from ..tuner.misses import plan_of_misses
     from ..tuner.plan import Options, Plan, read_plan, run_plan
 
     if plan is not None:
@@ -109,6 +118,10 @@ def sweep(
             **options,  # type: ignore[arg-type]
         )
         asked = Plan(path=Path(), requests=(request,))
+    if from_misses is not None:
+        _refuse_beside_misses(context, plan)
+        given = context.get_parameter_source("model") is ParameterSource.COMMANDLINE
+        asked = plan_of_misses(from_misses, request, model=request.model if given else None)
     if dry_run:
         print_estimates(asked.requests, database=db, jobs=jobs, as_json=as_json)
         return
@@ -119,7 +132,7 @@ def sweep(
             results.append(result)
             if not as_json:
                 print_result(result)
-    if as_json and plan is not None:
+    if as_json and (plan or from_misses) is not None:
         document = {"schema": "rubin-tune.plan/1", "results": [one.as_json() for one in results]}
         print_json(document)
     elif as_json:
@@ -135,4 +148,15 @@ def _refuse_beside_plan(context: click.Context) -> None:
             raise InvalidInput(
                 f"{parameter.opts[0]} is given beside --plan: write {name} into the plan's "
                 "[defaults] or [[sweep]]"
+            )
+
+
+def _refuse_beside_misses(context: click.Context, plan: Path | None) -> None:
+    """Refuse options that misses answer themselves."""
+    if plan is not None:
+        raise InvalidInput("--plan is given beside --from-misses: give one of them")
+    for name in ("layout", "dtype", "activations", "tokens"):
+        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InvalidInput(
+                f"--{name} is given beside --from-misses: the misses say it; leave it out"
             )

@@ -11,12 +11,24 @@ from typing import TYPE_CHECKING, Any
 from ._workspace import Workspace
 from .choices import Choice, Reason
 from .limits import Limits
+from .misses import MissLog
 from .table import Table, load
+from .watch import TableWatcher
 
 if TYPE_CHECKING:
     from .megamoe import MegaMoE as MegaMoE
 
-__all__ = ["Choice", "Limits", "MegaMoE", "Reason", "Table", "Workspace", "load"]
+__all__ = [
+    "Choice",
+    "Limits",
+    "MegaMoE",
+    "MissLog",
+    "Reason",
+    "Table",
+    "TableWatcher",
+    "Workspace",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
