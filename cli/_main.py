@@ -7,6 +7,7 @@ import click
 from .. import __version__
 from . import (
     _compare,
+    _explain,
     _export,
     _import,
     _inspect,
@@ -44,6 +45,7 @@ for _command in (
     _inspect.inspect,
     _inspect.doctor,
     _lookup.lookup,
+    _explain.explain,
     _export.export,
     _import.import_files,
     _report.report,

@@ -12,7 +12,7 @@ from ..db.silicon import silicon_of
 from ..db.table_file import problem_keys
 from ..errors import ExportRefused, InvalidConfig, InvalidInput
 from ..registry import load
-from ..runtime import Table
+from ..runtime import Choice, Table
 from ..search_spaces import Unit
 from . import cost_model
 from .farm import CompileJob, compile_one
@@ -166,28 +166,37 @@ def look_up(
 
     A database that does not exist yet is an empty table: the answer is the default.
     """
-    kernel = load_kernel(request.kernel)
-    gpu, _ = resolve_gpu(request.target)
-    problem = resolve_problem(request, gpu, tokens=tokens)
-    winners = stored_winners(request, database=database) if _exists(database) else []
-    table = Table.from_document(table_document([w for w in winners if w.unit.value == unit]))
-    defaults = {u: kernel.default(problem, u, gpu) for u in kernel.units()}
-    which = Unit(unit)
-    default = defaults[which] if which in defaults else layer_config(kernel, defaults)
-    keys = problem_keys(winners[0].problem if winners else problem, silicon_of(gpu))
-    choice = table.lookup(kernel.name, keys, tokens, unit=unit, default=default.as_dict())
+    winners = stored_winners(request, database=database) if database_exists(database) else []
+    choice = choice_of(request, winners, tokens=tokens, unit=unit)
     return {
         "schema": "rubin-tune.lookup/1",
         "unit": unit,
         "tokens": tokens,
         "config": dict(choice.config),
         "evidence": choice.evidence,
-        "bucket": None if choice.bucket is None else list(choice.bucket),
+        "bucket": list(choice.bucket),
+        "reason": choice.reason.value,
         "why": choice.why,
     }
 
 
-def _exists(database: str | Path | None) -> bool:
+def choice_of(
+    request: SweepRequest, winners: Sequence[Winner], *, tokens: int, unit: str
+) -> Choice:
+    """Return what a server that has these winners is answered."""
+    kernel = load_kernel(request.kernel)
+    gpu, _ = resolve_gpu(request.target)
+    problem = resolve_problem(request, gpu, tokens=tokens)
+    table = Table.from_document(table_document([w for w in winners if w.unit.value == unit]))
+    defaults = {u: kernel.default(problem, u, gpu) for u in kernel.units()}
+    which = Unit(unit)
+    default = defaults[which] if which in defaults else layer_config(kernel, defaults)
+    keys = problem_keys(winners[0].problem if winners else problem, silicon_of(gpu))
+    return table.lookup(kernel.name, keys, tokens, unit=unit, default=default.as_dict())
+
+
+def database_exists(database: str | Path | None) -> bool:
+    """Whether there is a database: a URL is taken to be one."""
     target = default_path() if database is None else database
     return "://" in str(target) or Path(target).exists()
 
