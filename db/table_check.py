@@ -272,9 +272,10 @@ def _wrong_groups(document: Document) -> str:
         left -= rows
     if left:
         return f"{left} rows belong to no group"
-    named = {(group.get("op"), group.get("unit")) for group in document["groups"]}
-    why = _wrong_names("a group", list(chain.from_iterable(named)))
-    return why or _wrong_places(document)
+    named = [group.get(name) for group in document["groups"] for name in ("op", "unit")]
+    if not set(map(type, named)) <= {str}:
+        return "a group has no op or no unit"
+    return _wrong_names("a group", sorted(set(named))) or _wrong_places(document)
 
 
 def _wrong_places(document: Document) -> str:
