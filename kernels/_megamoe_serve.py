@@ -29,7 +29,8 @@ class ServedPlan:
         x: bf16 [tokens, hidden], in.
         topk_ids: int32 [tokens, top_k], in: local experts; others are skipped.
         topk_weights: float32 [tokens, top_k], in.
-        out: bf16 [tokens, hidden].
+        live_tokens: int32 [1], in: as planned, or fewer.
+        out: bf16 [tokens, hidden], live rows only.
         launches: The layer over weights on "meta": cannot run, see `bind`.
         weights: Those weights.
     """
@@ -37,6 +38,7 @@ class ServedPlan:
     x: Tensor
     topk_ids: Tensor
     topk_weights: Tensor
+    live_tokens: Tensor
     out: Tensor
     launches: tuple[Launch, ...]
     weights: Mapping[Unit, Matrix]
@@ -60,7 +62,7 @@ def plan_served(
     weights: Mapping[Unit, Matrix],
     device: torch.device,
 ) -> ServedPlan:
-    """Plan a layer for exactly `problem.tokens` live tokens.
+    """Plan a layer for `problem.tokens` live tokens, at most.
 
     Args:
         problem: The layer and the step.
@@ -85,6 +87,7 @@ def plan_served(
         x=inputs.x,
         topk_ids=inputs.topk_ids,
         topk_weights=inputs.topk_weights,
+        live_tokens=inputs.live_tokens,
         out=layer.out,
         launches=layer.launches,
         weights=planned,

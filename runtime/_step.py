@@ -23,6 +23,7 @@ class Step:
         weights: The layer's.
         first_expert: Subtracted from expert numbers.
         graph: Capture the launches (on a GPU).
+        padded: Steps may have fewer tokens than the plan.
     """
 
     def __init__(
@@ -32,9 +33,11 @@ class Step:
         *,
         first_expert: int,
         graph: bool,
+        padded: bool,
     ) -> None:
         # Not the plan itself: the module finds this step by it for as long as the workspace keeps it.
         self.x, self.ids, self.gates, self.out = plan.x, plan.topk_ids, plan.topk_weights, plan.out
+        self.live, self.padded = plan.live_tokens, padded
         self.first_expert = first_expert
         self.launches = plan.bind(weights)
         self.device = plan.x.device
@@ -47,32 +50,40 @@ class Step:
 
     def run(self, hidden: Tensor, ids: Tensor, gates: Tensor, out: Tensor | None) -> Tensor:
         """Run the step; return `out`, or the plan's own buffer where it is None."""
+        tokens = hidden.shape[0]
         with _on(self.device):
+            if self.padded:
+                # Always: other layers, and graphs of the caller's, set it too.
+                self.live.fill_(tokens)
+            own_ids = self.ids[:tokens] if self.padded else self.ids
             if self.first_expert:
-                torch.sub(ids, self.first_expert, out=self.ids)
+                torch.sub(ids, self.first_expert, out=own_ids)
             else:
-                self.ids.copy_(ids)
-            self.gates.copy_(gates)
+                own_ids.copy_(ids)
+            (self.gates[:tokens] if self.padded else self.gates).copy_(gates)
             if self.graph is None or torch.cuda.is_current_stream_capturing():
                 return self._launch(hidden, out)
-            self.x.copy_(hidden)
+            (self.x[:tokens] if self.padded else self.x).copy_(hidden)
             self.graph.replay()
-            return self.out if out is None else out.copy_(self.out)
+        own = self.out[:tokens] if self.padded else self.out
+        return own if out is None else out.copy_(own)
 
     def _launch(self, hidden: Tensor, out: Tensor | None) -> Tensor:
         """Launch each kernel, reading and writing the caller's tensors where they are dense."""
+        tokens = hidden.shape[0]
         found: dict[int, Tensor] = {}
-        if hidden.is_contiguous():
+        # Rows past the live ones are read before they are known to be dead.
+        if hidden.is_contiguous() and not self.padded:
             found[id(self.x)] = hidden
         else:
-            self.x.copy_(hidden)
+            self.x[:tokens].copy_(hidden)
         direct = out is not None and out.is_contiguous()
         if out is not None and direct:
             found[id(self.out)] = out
         _run(_swap(self.launches, found) if found else self.launches)
         if out is None:
-            return self.out
-        return out if direct else out.copy_(self.out)
+            return self.out[:tokens]
+        return out if direct else out.copy_(self.out[:tokens])
 
 
 def _run(launches: Sequence[Launch]) -> None:

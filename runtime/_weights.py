@@ -67,11 +67,32 @@ class ExpertWeights:
                 f"expert weights are {_word(up)} and {_word(down)}: must be both bfloat16, or "
                 "both float8_e4m3fn with block scales"
             )
+        if not up.is_contiguous() or not down.is_contiguous():
+            raise InvalidInput(
+                "expert weights are not contiguous: must be dense, as kernels read them"
+            )
+        self._check_rest()
+
+    def _check_rest(self) -> None:
+        """Refuse scales and biases of other shapes: kernels would read past them."""
+        up, down = self.gate_up.data, self.down.data
         if (up.dtype == E4M3) == (self.gate_up.scale is None or self.down.scale is None):
             raise InvalidInput(
                 f"expert weights are {_word(up)}: float8_e4m3fn needs block scales of both "
                 "matrices, bfloat16 has none"
             )
+
+        blocks = (-(-self.intermediate // FP8_BLOCK), -(-self.hidden // FP8_BLOCK))
+        halves = (2,) if self.gated else ()
+        wanted = {
+            "gate_up scale": (self.gate_up.scale, (self.experts, *halves, *blocks)),
+            "down scale": (self.down.scale, (self.experts, blocks[1], blocks[0])),
+            "gate_up bias": (self.gate_up.bias, tuple(up.shape[:2])),
+            "down bias": (self.down.bias, tuple(down.shape[:2])),
+        }
+        for name, (tensor, shape) in wanted.items():
+            if tensor is not None and tuple(tensor.shape) != shape:
+                raise InvalidInput(f"{name} is {list(tensor.shape)}: must be {list(shape)}")
 
     @property
     def experts(self) -> int:
@@ -131,6 +152,10 @@ def from_fused(
         raise InvalidInput(
             "expert weights are transposed and have block scales: must be one of both"
         )
+    if gate_up.dim() != 3 or down.dim() != 3:
+        raise InvalidInput(
+            f"fused weights are {list(gate_up.shape)} and {list(down.shape)}: must have an axis of experts"
+        )
     if transposed:
         gate_up, down = gate_up.transpose(1, 2), down.transpose(1, 2)
     mixes = gated and not interleaved
@@ -189,6 +214,10 @@ def from_experts(
     scales = (w1_scale, w3_scale, w2_scale)
     if any(len(part) not in (0, len(w1)) for part in scales) or len({len(s) for s in scales}) > 1:
         raise InvalidInput("some experts have block scales and some not: must be all or none")
+    if w1[0].dim() != 2:
+        raise InvalidInput(
+            f"w1 of expert 0 is {list(w1[0].shape)}: must be [intermediate, hidden]"
+        )
     place = w1[0].device if device is None else torch.device(device)
     rows, hidden = w1[0].shape
     gate_up = torch.empty((len(w1), 2 * rows, hidden), dtype=w1[0].dtype, device=place)
@@ -199,8 +228,9 @@ def from_experts(
         _fill(down[expert], low, f"w2 of expert {expert}")
     up_scale = down_scale = None
     if w1_scale:
-        halves = [torch.stack((a, b)) for a, b in zip(w1_scale, w3_scale, strict=True)]
-        up_scale, down_scale = torch.stack(halves).to(place), torch.stack(list(w2_scale)).to(place)
+        halves = _stacked((*w1_scale, *w3_scale), "w1 and w3 scales").to(place)
+        up_scale = torch.stack((halves[: len(w1)], halves[len(w1) :]), dim=1)
+        down_scale = _stacked(w2_scale, "w2 scales").to(place)
     return ExpertWeights(
         gate_up=Matrix(data=gate_up, scale=_scale(up_scale), bias=None),
         down=Matrix(data=down, scale=_scale(down_scale), bias=None),
@@ -258,7 +288,7 @@ def _from_fused_names(
         gate_up,
         down,
         # Transposed ones have [.., hidden, ..] against 2 * [.., .., hidden]: never equal.
-        transposed=gate_up.shape[1] != 2 * down.shape[-1],
+        transposed=gate_up.dim() == 3 and gate_up.shape[1] != 2 * down.shape[-1],
         interleaved=interleaved,
         gate_up_bias=read("gate_up_proj_bias"),
         down_bias=read("down_proj_bias"),
@@ -313,6 +343,13 @@ def _fill(place: Tensor, source: Tensor, what: str) -> None:
     place.copy_(source)
 
 
+def _stacked(parts: Sequence[Tensor], what: str) -> Tensor:
+    shapes = {tuple(part.shape) for part in parts}
+    if len(shapes) != 1:
+        raise InvalidInput(f"{what} have shapes {sorted(shapes)[:3]}: must be equal")
+    return torch.stack([_floats(part) for part in parts])
+
+
 def _halved_scale(scale: Tensor, gate_up: Tensor) -> Tensor:
     """Return scales [experts, 2, blocks of intermediate, blocks of hidden]."""
     rows = gate_up.shape[1] // 2
@@ -328,11 +365,13 @@ def _halved_scale(scale: Tensor, gate_up: Tensor) -> Tensor:
 
 
 def _scale(scale: Tensor | None) -> Tensor | None:
-    if scale is None:
-        return None
+    return None if scale is None else _floats(scale).contiguous()
+
+
+def _floats(scale: Tensor) -> Tensor:
     if not scale.dtype.is_floating_point:
         raise InvalidInput(f"block scales are {_word(scale)}: must be floating-point")
-    return scale.float().contiguous()
+    return scale.float()
 
 
 def _word(tensor: Tensor) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -11,7 +12,14 @@ if TYPE_CHECKING:
 
 # Plans of more tokens than this hold large buffers, so only a few of them are kept.
 SMALL_TOKENS = 256
+# Smaller steps are padded to one of these, so that a server's steps of every size need few CUDA graphs.
+_PADDED = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 160, 192, 224, SMALL_TOKENS)
 MOST_LARGE = 4
+
+
+def padded(tokens: int) -> int:
+    """Return the token count that a step of `tokens` is planned for."""
+    return tokens if tokens > SMALL_TOKENS else _PADDED[bisect_left(_PADDED, tokens)]
 
 
 class Workspace:

@@ -12,6 +12,7 @@ Importing this module imports the standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -20,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidInput
+from ..errors import InvalidInput, RubinTuneError
 
 if TYPE_CHECKING:
     from ..db import Winner
@@ -64,7 +65,13 @@ def materialise(source: str, engine: str, root: Path | None = None) -> Path:
     found = _winners(source, engine)
     exporter: Any = load("db.formats", engine)
     folder = _private(root or _cache(), f"{engine}-{_digest(found)}")
-    exporter.export(found, folder)
+    try:
+        exporter.export(found, folder)
+    except RubinTuneError:
+        # Nothing was written: the folder need not stay, unless an earlier start filled it.
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise
     return folder
 
 

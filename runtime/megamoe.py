@@ -6,7 +6,8 @@
 
 The first step with a token count plans it: chooses the configs, allocates buffers, compiles, and for few
 tokens captures a CUDA graph of the layer's launches. Later steps with that count allocate nothing and
-never wait for the GPU, so they can be captured in a CUDA graph of the caller's (call `plan` before).
+never wait for the GPU, so they can be captured in a CUDA graph of the caller's (call `plan` before). Steps of
+up to 256 tokens are padded to one of 16 sizes, so few graphs are ever made.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from ..search_spaces import (
 from ..topology import Gpu, detect_gpu
 from ._step import Step
 from ._weights import ExpertWeights, from_experts, from_fused, from_tensors
-from ._workspace import SMALL_TOKENS, Workspace
+from ._workspace import SMALL_TOKENS, Workspace, padded
 from .choices import Look
 from .table import Table
 
@@ -100,7 +101,7 @@ class MegaMoE(nn.Module):
         self._gpu = gpu
         self._steps: weakref.WeakKeyDictionary[ServedPlan, Step] = weakref.WeakKeyDictionary()
         self._look: dict[Unit, Look] | None = None
-        self._code = ""
+        self._code, self._where = "", torch.device("cpu")
         self._reset()
 
     @classmethod
@@ -213,7 +214,7 @@ class MegaMoE(nn.Module):
         if not 1 <= tokens <= self.capacity:
             raise InvalidInput(f"tokens is {tokens}: must be 1 to the capacity of {self.capacity}")
         self._step(tokens)
-        return self.configs(tokens)[0]
+        return self.configs(padded(tokens))[0]
 
     def configs(self, tokens: int) -> tuple[dict[Unit, LaunchConfig], str]:
         """Return what is launched for a token count, and why (as a table's look-up says it)."""
@@ -287,15 +288,24 @@ class MegaMoE(nn.Module):
         self._reset()
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        # What is planned belongs to this module's memory: copies plan anew.
+        fresh = {"_steps": weakref.WeakKeyDictionary(), "workspace": Workspace(), "_look": None}
+        return {**self.__dict__, **fresh}
+
     def _reset(self) -> None:
         self._steps.clear()
+        self._where = self.device
         self._look = None
         table = "" if self.table is None else self.table.content_hash
         forms = [str(None if p is None else p.dtype) for p in self._parameters.values()]
         self._code = "|".join((self.problem.key, str(self.device), table, *forms))
 
     def _step(self, tokens: int) -> Step:
-        plan = self.workspace.find(self._code, tokens)
+        planned = min(padded(tokens), self.capacity)
+        pads = planned != tokens
+        code = f"{self._code}|padded" if pads else self._code
+        plan = self.workspace.find(code, planned)
         step = None if plan is None else self._steps.get(plan)
         if step is not None:
             return step
@@ -306,9 +316,11 @@ class MegaMoE(nn.Module):
             )
         # Buffers made in inference mode could not be written outside of it.
         with torch.inference_mode(False), torch.no_grad():
-            plan = self.workspace.plan(self._code, tokens, lambda: self._make(tokens))
-            graph = self.graphs and tokens <= SMALL_TOKENS
-            step = Step(plan, self.matrices, first_expert=self.first_expert, graph=graph)
+            plan = self.workspace.plan(code, planned, lambda: self._make(planned))
+            graph = self.graphs and planned <= SMALL_TOKENS
+            step = Step(
+                plan, self.matrices, first_expert=self.first_expert, graph=graph, padded=pads
+            )
         self._steps[plan] = step
         return step
 
@@ -333,6 +345,10 @@ class MegaMoE(nn.Module):
             raise InvalidInput(f"hidden is {list(hidden.shape)}: must be [tokens, {shape.hidden}]")
         if hidden.dtype != torch.bfloat16:
             raise InvalidInput(f"hidden is {hidden.dtype}: must be torch.bfloat16")
+        if hidden.device != self._where:
+            raise InvalidInput(
+                f"hidden is on {hidden.device}: must be on {self._where}, as the weights"
+            )
         wanted = (hidden.shape[0], shape.top_k)
         for name, given in (("topk_ids", ids), ("topk_weights", weights)):
             if given.shape != wanted:

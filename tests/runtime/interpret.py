@@ -221,22 +221,32 @@ def block_fp8(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _buffers(module: MegaMoE, tokens: int) -> list[int]:
+    """Return the addresses of a planned step's buffers."""
+    found = module._step(tokens)
+    return [
+        t.data_ptr() for launch in found.launches for t in launch.args if isinstance(t, Tensor)
+    ]
+
+
 def repeats(case: dict[str, Any]) -> dict[str, Any]:
-    """Run other tokens through a planned step; compare with a fresh module, and count allocations."""
-    layer = Layer().rounded()
+    """Run other tokens through a planned step; compare with a fresh module, and look at its buffers."""
+    layer, tokens = Layer().rounded(), case["tokens"]
     module = make(layer, "fused")
-    module(*step(12, "random"))
-    x, ids, gates = step(12, "foreign")
-    buffers = [t.data_ptr() for t in module._steps[module.workspace.find(module._code, 12)].launches[0].args
-               if isinstance(t, Tensor)]  # fmt: skip
+    module(*step(tokens, "random"))
+    buffers = _buffers(module, tokens)
+    x, ids, gates = step(tokens, "foreign")
     first = module(x, ids, gates).clone()
+    # A longer step in between leaves more in the buffers than the next one has tokens.
+    module(*step(case["between"], "random"))
     again = module(x, ids, gates)
     fresh = make(layer, "fused")(x, ids, gates)
-    after = [t.data_ptr() for t in module._steps[module.workspace.find(module._code, 12)].launches[0].args
-             if isinstance(t, Tensor)]  # fmt: skip
+    copied = copy.deepcopy(module)(x, ids, gates)
     return {
-        "same": torch.equal(first, again) and torch.equal(first, fresh),
-        "buffers stay": buffers == after and again.data_ptr() == module(x, ids, gates).data_ptr(),
+        "same": all(torch.equal(first, other) for other in (again, fresh, copied)),
+        "shape": list(first.shape),
+        "buffers stay": buffers == _buffers(module, tokens),
+        "one plan": module._step(tokens) is module._step(case["between"]),
     }
 
 
@@ -252,8 +262,12 @@ def shares(case: dict[str, Any]) -> dict[str, Any]:
             out = torch.empty_like(x)
             module(x, ids, gates, out=out)
             worst = max(worst, error(out, layer.expected(x, ids, gates, Activation())))
-    plans = [workspace.find(module._code, 3) for module in modules]
-    return {"error": worst, "tolerance": tolerance(modules[0]), "one plan": plans[0] is plans[1]}
+    plans = [workspace.find(f"{module._code}|padded", 4) for module in modules]
+    return {
+        "error": worst,
+        "tolerance": tolerance(modules[0]),
+        "one plan": plans[0] is not None and plans[0] is plans[1],
+    }
 
 
 def pieces(case: dict[str, Any]) -> dict[str, Any]:
@@ -349,6 +363,29 @@ def refuses(case: dict[str, Any]) -> dict[str, Any]:
         "ragged experts": lambda: MegaMoE.from_experts(
             list(gate), [*list(up)[:-1], up[-1][:-1]], list(down), top_k=2
         ),
+        "short scale": lambda: MegaMoE.from_fused(
+            fused.to(E4M3),
+            down.to(E4M3),
+            top_k=2,
+            gate_up_scale=torch.ones(EXPERTS, 2, 2),
+            down_scale=torch.ones(EXPERTS, 1, 1),
+        ),
+        "integer scale": lambda: MegaMoE.from_fused(
+            fused.to(E4M3),
+            down.to(E4M3),
+            top_k=2,
+            gate_up_scale=torch.ones(EXPERTS, 2, 2).int(),
+            down_scale=torch.ones(EXPERTS, 2, 1),
+        ),
+        "short bias": lambda: MegaMoE.from_fused(
+            fused,
+            down,
+            top_k=2,
+            gate_up_bias=torch.zeros(EXPERTS, 2 * WIDTH),
+            down_bias=torch.zeros(EXPERTS, 3),
+        ),
+        "flat weights": lambda: MegaMoE.from_fused(fused[0], down[0], top_k=2),
+        "device": lambda: module(x.to("meta"), ids, gates),
         "no such prefix": lambda: MegaMoE.from_tensors({"a.0.w1.weight": gate[0]}, "b.", top_k=2),
         "no down": lambda: MegaMoE.from_tensors({"gate_up_proj": fused}, top_k=2),
     }

@@ -34,8 +34,16 @@ def test_block_scaled_fp8_weights_are_loaded(interpreter: Any, fused: bool) -> N
     assert answer["error"] <= answer["tolerance"]
 
 
-def test_a_planned_step_serves_other_tokens_from_the_same_buffers(interpreter: Any) -> None:
-    assert interpreter("repeats") == {"same": True, "buffers stay": True}
+@pytest.mark.parametrize(
+    ("tokens", "between", "one"), [(12, 12, True), (5, 7, True), (9, 16, False)]
+)
+def test_a_planned_step_serves_other_tokens_from_the_same_buffers(
+    interpreter: Any, tokens: int, between: int, one: bool
+) -> None:
+    answer = interpreter("repeats", tokens=tokens, between=between)
+    assert answer == {
+        "same": True, "shape": [tokens, 256], "buffers stay": True, "one plan": one,
+    }  # fmt: skip
 
 
 def test_layers_share_the_plans_of_a_workspace(interpreter: Any) -> None:
@@ -100,6 +108,11 @@ REFUSALS = {
     "too many top_k": "top_k",
     "missing expert": "5 w1, 4 w3 and 5 w2",
     "ragged experts": "w3 of expert 4",
+    "short scale": "down scale is [5, 1, 1]: must be [5, 2, 1]",
+    "integer scale": "int32: must be floating-point",
+    "short bias": "down bias is [5, 3]: must be [5, 256]",
+    "flat weights": "an axis of experts",
+    "device": "hidden is on meta: must be on cpu",
     "no such prefix": "no expert weights begin with 'b.'",
     "no down": "there is no down_proj",
 }
