@@ -59,9 +59,11 @@ class Enough:
 
     Args:
         until: The expected gain under which it may, as a share; None = never.
+        units: Units that are searched: it goes on until each has its least number of variants.
     """
 
     until: float | None = None
+    units: tuple[Unit, ...] = ()
     _tables: dict[tuple[Unit, int], _Table] = field(default_factory=dict)
 
     def note(self, unit: Unit, times_us: Mapping[int, float | None]) -> None:
@@ -77,6 +79,8 @@ class Enough:
     def reached(self, more: int) -> bool:
         """Whether `more` variants a unit are not worth their time."""
         if self.until is None or not self._tables or more < 1:
+            return False
+        if not {unit for unit, _ in self._tables}.issuperset(self.units):
             return False
         if any(len(t.times_us) < LEAST_VARIANTS for t in self._tables.values()):
             return False

@@ -117,7 +117,7 @@ class _Run:
         self.source_hash = self.resolved.setting.kernel.source_hash()
         request = self.resolved.request
         self.budget = Budget(seconds=request.budget_s, started=self.started)
-        self.enough = Enough(until=request.until)
+        self.enough = Enough(until=request.until, units=self.resolved.setting.kernel.units())
 
     def result(self) -> SweepResult:
         """Return stored winners if this very sweep was finished before; else run it."""

@@ -230,6 +230,9 @@ def test_a_threshold_ends_the_search_before_its_trials(run: Run, landscape: Path
     found = answer(run(*recorded(landscape, "--json", "--trials", "64", "--until", "50%")))
     assert found["complete"] is True
     assert found["counts"]["evaluated"] < 64 * 2 * 2
+    assert {(w["tokens"], w["unit"]) for w in found["winners"]} == {
+        (tokens, unit) for tokens in (16, 1024) for unit in ("gate_up", "down", "layer")
+    }
 
 
 def test_the_audit_says_how_often_the_ranking_was_wrong(run: Run, landscape: Path) -> None:

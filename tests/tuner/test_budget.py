@@ -68,6 +68,17 @@ def test_one_table_that_still_gains_keeps_all_going() -> None:
     assert not rule.reached(8)
 
 
+def test_a_unit_that_was_not_tried_keeps_the_search_going() -> None:
+    rule = Enough(until=0.01, units=(Unit.GATE_UP, Unit.DOWN))
+    for n in range(60):
+        rule.note(Unit.GATE_UP, {1: 100.0 + 0.001 * n})
+    assert not rule.reached(8)
+    for n in range(LEAST_VARIANTS):
+        assert not rule.reached(8)
+        rule.note(Unit.DOWN, {1: 100.0 + 0.001 * n})
+    assert rule.reached(8)
+
+
 def test_failures_are_not_gains() -> None:
     rule = Enough(until=0.01)
     for n in range(60):
