@@ -51,6 +51,9 @@ def print_result(result: SweepResult) -> None:
         f"({counts.cubins} distinct cubins), {counts.failed} failed; {counts.evaluated} trials, "
         f"{counts.reused} reused; {result.wall_s:.1f} s; sweep {result.sweep_id} in {result.database}"
     )
+    if result.baselines:
+        gains = ", ".join(f"{row.speedup:.2f}x at {row.tokens}" for row in result.baselines)
+        click.echo(f"over the imported table, both GEMMs (not interleaved): {gains}")
     if result.audit.timed:
         click.echo(str(result.audit))
     if result.portfolio is not None:

@@ -99,6 +99,12 @@ class Seed:
         )
         return sum(abs(log2(own / other)) for own, other in pairs)
 
+    def moved_to(self, config: LaunchConfig) -> Seed:
+        """Return the seed with another config, the parameters that differ named in `changed`."""
+        moved = [name for name, value in config.items if self.config.get(name, "") != value]
+        changed = tuple(dict.fromkeys([*self.changed, *moved]))
+        return replace(self, config=config, changed=changed)
+
     def __str__(self) -> str:
         """Say where it comes from."""
         moved = f", {' and '.join(self.changed)} moved to a value we tune" if self.changed else ""

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..db import Seed, open_store
+from ..db import Seed, Store, Trial, Winner, open_store
 from ..db.importers import read_results
 from ..db.recorded_spaces import RecordedPoint, RecordedSpace
-from ..db.seeds import EngineRow, EngineTable
+from ..db.seeds import EngineRow, EngineTable, fitted
 from ..errors import InvalidInput
 from ..kernels._kernel import Kernel
-from ..search_spaces import LaunchConfig, Problem, Unit, Value, parse_tokens
+from ..search_spaces import LaunchConfig, Problem, Space, Unit, Value, parse_tokens
 from ..search_spaces.fused_moe import ENGINE_NAMES
 from ..topology import Gpu, gpu_names, load_gpu
+from .evaluation import Setting
 from .request import SweepRequest, load_kernel, resolve_gpu, resolve_problem
 
 # Of a recorded space the best few start a search; the rest is the search's to find.
@@ -309,10 +310,15 @@ def _seeds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployed:
-    """What is launched today: a row of an imported table, or the kernel's default."""
+    """What is launched today: a row of an imported table, or the kernel's default (no seed)."""
 
     config: LaunchConfig
-    source: str
+    seed: Seed | None = None
+
+    @property
+    def source(self) -> str:
+        """Where it comes from, in words."""
+        return "default" if self.seed is None else str(self.seed)
 
 
 def deployed(
@@ -320,12 +326,11 @@ def deployed(
 ) -> Deployed:
     """Return what the engine launches at a problem's token count, by the engine's own rule.
 
-    The row of the nearest token count by difference, of equal ones the first (facts, engines
-    1.1); only tables of the engine that the kernel serves, for this layer and this GPU. Several
-    tables: the one imported last.
+    The row of the nearest token count by difference (facts, engines 1.1), of two equally near ones
+    the smaller; only tables of the engine that the kernel serves, for this layer and this GPU.
 
     Args:
-        seeds: As `Store.seeds_for` returns them without a space; order does not matter.
+        seeds: As `Store.seeds_for` returns them without a space.
         kernel: What is launched.
         problem: Where.
         unit: One GEMM of it.
@@ -340,11 +345,97 @@ def deployed(
         and _is_on(seed, gpu)
     ]
     if not rows:
-        return Deployed(config=kernel.default(problem, unit, gpu), source="default")
+        return Deployed(config=kernel.default(problem, unit, gpu))
     nearest = min(rows, key=lambda seed: (abs(seed.tokens - problem.tokens), seed.tokens))
-    return Deployed(config=nearest.config, source=str(nearest))
+    return Deployed(config=nearest.config, seed=nearest)
+
+
+def baselines(store: Store, setting: Setting, unit: Unit, space: Space) -> dict[int, Seed]:
+    """Return, by token count, the row of an imported table that the engine would launch.
+
+    As a point of the space; token counts whose row is none, and all where no table is imported,
+    are left out.
+    """
+    found = {}
+    for problem in setting.problems:
+        seeds = store.seeds_for(setting.kernel.name, problem)
+        today = deployed(seeds, setting.kernel, problem, unit, setting.gpu)
+        point = None if today.seed is None else fitted(today.seed, space)
+        if point is not None:
+            found[problem.tokens] = point
+    return found
 
 
 def _is_on(seed: Seed, gpu: Gpu) -> bool:
     named = gpu_of(seed.device)
     return named is not None and named.name == gpu.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """How the winners of one token count compare with an imported table's row.
+
+    Attributes:
+        tokens: The count.
+        source: The row.
+        time_us: Both GEMMs with the row's config, as this sweep's trials say.
+        winner_us: Both GEMMs of the winners.
+    """
+
+    tokens: int
+    source: str
+    time_us: float
+    winner_us: float
+
+    @property
+    def speedup(self) -> float:
+        """The row's time over the winners'."""
+        return self.time_us / self.winner_us
+
+    def as_json(self) -> dict[str, object]:
+        """Return the stable machine-readable form."""
+        return {
+            "tokens": self.tokens,
+            "source": self.source,
+            "time_us": self.time_us,
+            "winner_us": self.winner_us,
+            "speedup": self.speedup,
+        }
+
+
+def over_baselines(
+    rows: Mapping[Unit, Mapping[int, Seed]],
+    trials: Iterable[Trial],
+    winners: Iterable[Winner],
+) -> tuple[Baseline, ...]:
+    """Compare winners with imported rows where both have a time for every GEMM.
+
+    Args:
+        rows: What `baselines` returned, by unit.
+        trials: Trials of one policy, whose times may be compared.
+        winners: Of the sweep.
+    """
+    times = {
+        (trial.unit, trial.problem.tokens): trial.time_us
+        for trial in trials
+        if trial.time_us is not None and _is_row(rows, trial)
+    }
+    won: dict[int, dict[Unit, float]] = {}
+    for winner in winners:
+        if winner.unit in rows:
+            won.setdefault(winner.problem.tokens, {})[winner.unit] = winner.time_us
+    return tuple(
+        Baseline(
+            tokens=tokens,
+            source=str(next(iter(rows.values()))[tokens]),
+            time_us=sum(times[unit, tokens] for unit in rows),
+            winner_us=sum(own.values()),
+        )
+        for tokens, own in sorted(won.items())
+        if all((unit, tokens) in times for unit in rows)
+    )
+
+
+def _is_row(rows: Mapping[Unit, Mapping[int, Seed]], trial: Trial) -> bool:
+    seed = rows.get(trial.unit, {}).get(trial.problem.tokens)
+    return seed is not None and seed.config == trial.config

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from ..db import CompileReport, Evidence, Winner
 from .audit import Audit
+from .imports import Baseline
 from .portfolio import Portfolio
 from .request import Resolved
 
@@ -53,6 +54,7 @@ class SweepResult:
         wall_s: Seconds that this run took.
         complete: False when it was stopped by a budget or an interrupt.
         portfolio: The set that the winners are held to, where one was asked for.
+        baselines: How the winners compare with an imported table's rows.
     """
 
     resolved: Resolved
@@ -64,6 +66,7 @@ class SweepResult:
     wall_s: float
     complete: bool
     portfolio: Portfolio | None = None
+    baselines: tuple[Baseline, ...] = ()
 
     @property
     def audit(self) -> Audit:
@@ -89,6 +92,7 @@ class SweepResult:
             "winners": [winner_json(w) for w in self.winners],
             "audit": self.audit.as_json(),
             "portfolio": None if self.portfolio is None else self.portfolio.as_json(),
+            "baselines": [one.as_json() for one in self.baselines],
             "complete": self.complete,
             "wall_s": round(self.wall_s, 3),
         }

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from math import inf
 from pathlib import Path
 
-from ..db import CompileReport, Rejected, Spent, Store, Trial, Winner, open_store
+from ..db import CompileReport, Rejected, Seed, Spent, Store, Trial, Winner, open_store
 from ..search_spaces import LaunchConfig, Unit
 from . import audit, cost_model
 from .budget import Budget, Enough, progress_note
@@ -19,6 +19,7 @@ from .choose import couple, timed
 from .compile import over_limits
 from .evaluation import Evaluator, LayerOutcome, Outcome
 from .farm import CompileFarm, CompileJob
+from .imports import Baseline, baselines, over_baselines
 from .layer import layer_config
 from .make import make_evaluator
 from .portfolio import Column, Portfolio, choose, held_to
@@ -165,6 +166,7 @@ class _Run:
             wall_s=time.monotonic() - self.started,
             complete=complete,
             portfolio=self.portfolio,
+            baselines=self._over_baselines(winners),
         )
 
     def _stored_counts(self, sweep_id: str) -> Counts:
@@ -264,7 +266,24 @@ class _Run:
 
     def _always(self, unit: Unit) -> list[LaunchConfig]:
         defaults = [self._default(unit, tokens) for tokens in self.resolved.setting.ladder]
-        return list(dict.fromkeys(defaults))
+        imported = [seed.config for seed in self._baselines(unit).values()]
+        return list(dict.fromkeys([*defaults, *imported]))
+
+    def _baselines(self, unit: Unit) -> dict[int, Seed]:
+        """Return an imported table's rows at each token count, as points that can be evaluated."""
+        setting = self.resolved.setting
+        space = setting.kernel.space(setting.problems[-1], unit, setting.gpu)
+        found = baselines(self.store, setting, unit, space)
+        return {
+            tokens: seed.moved_to(self.evaluator.stand_in(tokens, seed.config))
+            for tokens, seed in found.items()
+        }
+
+    def _over_baselines(self, winners: Sequence[Winner]) -> tuple[Baseline, ...]:
+        rows = {unit: self._baselines(unit) for unit in self.resolved.setting.kernel.units()}
+        if not all(rows.values()):
+            return ()
+        return over_baselines(rows, self._known().values(), winners)
 
     def _default(self, unit: Unit, tokens: int) -> LaunchConfig:
         setting = self.resolved.setting

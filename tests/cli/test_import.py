@@ -39,3 +39,27 @@ def test_a_malformed_table_is_refused_in_one_sentence(run: Run, tmp_path: Path, 
     assert result.stderr.count("\n") == 1
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "trials.sqlite").exists()
+
+
+def test_a_sweep_times_an_imported_row_and_says_what_its_winners_gain(
+    run: Run, landscape: Path, tmp_path: Path
+) -> None:
+    slow = {**ROW, "BLOCK_SIZE_M": 64, "BLOCK_SIZE_K": 64, "num_stages": 5}
+    (tmp_path / NAME).write_text(json.dumps({"16": slow}))
+    words = (
+        "sweep", "fused_moe", "--model", "qwen3-30b-a3b", "--dtype", "fp8", "--target", "h200",
+        "--evaluator", f"recorded:{landscape}", "--trials", "8", "--audit", "0", "--tokens", "16",
+    )  # fmt: skip
+    before = json.loads(run(*words, "--json").stdout)
+    assert before["baselines"] == []
+    assert run("import", NAME).exit_code == 0
+    after = json.loads(run(*words, "--json", "--seed", "1").stdout)
+    (row,) = after["baselines"]
+    # As the recording has it: the stages of the row are no value of its grid.
+    assert "num_stages moved" in row["source"]
+    won = sum(w["time_us"] for w in after["winners"] if w["unit"] in ("gate_up", "down"))
+    assert row["winner_us"] == pytest.approx(won)
+    assert row["speedup"] == pytest.approx(row["time_us"] / won)
+    assert row["speedup"] > 1.5
+    again = run(*words, "--seed", "1")
+    assert "over the imported table" in again.stdout
