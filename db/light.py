@@ -12,7 +12,7 @@ import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -121,40 +121,54 @@ class _Rows:
     def _strongest(self) -> dict[Place, dict[int, tuple[Any, ...]]]:
         """Return the rows of each place: the strongest evidence, then the newest."""
         tokens = {number: count for number, count, _ in self.problems}
-        keys, layers = self._keys()
+        keys = _Keys(
+            records={number: record for number, _, record in self.problems},
+            silicons={number: _silicon(*rest) for number, *rest in self.silicons},
+        )
+        known: dict[tuple[int, int], int] = {}
         groups: dict[tuple[str, str, int], dict[int, tuple[Any, ...]]] = {}
+        # Once a row: what can be looked up is not made again.
         for row in self.winners:
-            op, unit, problem, silicon = row[:_CONFIG]
-            place = op, unit, layers[problem, silicon]
-            if place not in groups:
-                groups[place] = {}
-            rows, count = groups[place], tokens[problem]
-            if count not in rows or row[_EVIDENCE] >= rows[count][_EVIDENCE]:
+            op, unit, problem, silicon, _, evidence, _, _, _ = row
+            pair = problem, silicon
+            number = known.get(pair)
+            if number is None:
+                number = known[pair] = keys.number(problem, silicon)
+            rows = groups.get((op, unit, number))
+            if rows is None:
+                rows = groups[op, unit, number] = {}
+            count = tokens[problem]
+            held = rows.get(count)
+            if held is None or evidence >= held[_EVIDENCE]:
                 rows[count] = row
-        return {(op, unit, keys[number]): rows for (op, unit, number), rows in groups.items()}
-
-    def _keys(self) -> tuple[list[FrozenDict[Key]], dict[tuple[int, int], int]]:
-        """Return what look-ups are made by, and its number for each problem and silicon."""
-        records = {number: record for number, _, record in self.problems}
-        silicons = {number: _silicon(*rest) for number, *rest in self.silicons}
-        pairs = {(problem, silicon) for _, _, problem, silicon, *_ in self.winners}
-        numbers: dict[FrozenDict[Key], int] = {}
-        known: dict[tuple[str, str, int], int] = {}
-        found = {}
-        for problem, silicon in sorted(pairs):
-            place = (*_layer(records[problem]), silicon)
-            if place not in known:
-                whole = codec.problem_from_json(codec.loads(records[problem]))
-                keys = problem_keys(whole, silicons[silicon])
-                # Two names of one GPU are looked up alike.
-                known[place] = numbers.setdefault(keys, len(numbers))
-            found[problem, silicon] = known[place]
-        return list(numbers), found
+        found = list(keys.numbers)
+        return {(op, unit, found[number]): rows for (op, unit, number), rows in groups.items()}
 
     def _needs(self) -> dict[int | None, Needs]:
         numbers = [number for number, _ in self.compiles]
         reports = _parsed(text for _, text in self.compiles)
         return dict(zip(numbers, map(_needs, reports), strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Keys:
+    """What look-ups are made by, numbered; token counts of one layer have one number."""
+
+    records: dict[int, str]
+    silicons: dict[int, Silicon]
+    numbers: dict[FrozenDict[Key], int] = field(default_factory=dict)
+    known: dict[tuple[str, str, int], int] = field(default_factory=dict)
+
+    def number(self, problem: int, silicon: int) -> int:
+        """Return the number of a stored problem on a stored silicon."""
+        record = self.records[problem]
+        place = (*_layer(record), silicon)
+        if place not in self.known:
+            whole = codec.problem_from_json(codec.loads(record))
+            keys = problem_keys(whole, self.silicons[silicon])
+            # Two power limits of one GPU are looked up alike.
+            self.known[place] = self.numbers.setdefault(keys, len(self.numbers))
+        return self.known[place]
 
 
 def _layer(record: str) -> tuple[str, str]:

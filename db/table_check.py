@@ -79,7 +79,7 @@ def _configs_sorted(kinds: Sequence[Mapping[str, Any]], used: Sequence[int]) -> 
         kinds == [*plain, *joint]
         and _ascends(names)
         and all(_ascends(one[1:]) for one in names)
-        and all(_ascends([str(list(row)) for row in rows_of(kind)]) for kind in plain)
+        and all(_ascends(list(map(str, rows_of(kind)))) for kind in plain)
         and all(_ascends(list(zip(*kind["parts"].values(), strict=True))) for kind in joint)
         and len({*used, *parts}) == sum(kind["count"] for kind in kinds)
         and not any(_parts_of(kind["values"]) for kind in plain)

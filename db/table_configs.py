@@ -6,15 +6,18 @@ what a layer launches is what its GEMMs launch. db/table_file.py shows the form.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 from .table_check import rows_of
 
 _Names = tuple[str, ...]
-# A plain config: its parameters, and its values as text (an integer, a word and true differ).
-_Part = tuple[_Names, str]
+# A plain config: the number of its kind, and its values as text (an integer, a word, true differ).
+_Part = tuple[int, str]
+# The number of a plan, and the plain config of each of its units.
+_Joint = tuple[int, tuple[_Part, ...]]
 
 
 def number_configs(configs: Sequence[Mapping[str, Any]]) -> tuple[list[Any], list[int]]:
@@ -46,62 +49,90 @@ def configs_of(kinds: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-_Joint = tuple[_Names, tuple[_Part, ...]]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How configs of some parameters are parted.
+
+    Attributes:
+        number: Of the plan.
+        units: One a part; none where the config is written whole.
+        parts: The kind of each part, and what picks its values.
+    """
+
+    number: int
+    units: _Names
+    parts: tuple[tuple[int, Callable[[list[Any]], tuple[Any, ...]]], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Plain configs by their parameters, and how configs of some names are parted."""
+    """Kinds of plain configs (their parameters), the configs of each, and plans by parameters."""
 
-    plain: dict[_Names, dict[str, list[Any]]] = field(default_factory=dict)
-    plans: dict[_Names, list[tuple[str, _Names, list[int]]]] = field(default_factory=dict)
+    kinds: dict[_Names, int] = field(default_factory=dict)
+    plain: list[dict[str, tuple[Any, ...]]] = field(default_factory=list)
+    plans: dict[_Names, _Plan] = field(default_factory=dict)
 
     def parts(self, config: Mapping[str, Any]) -> _Joint:
-        """Return the units of a config and the plain configs they have; no units = one is all."""
+        """Return the plan of a config and its plain configs."""
         names, values = tuple(config), list(config.values())
-        if names not in self.plans:
-            self.plans[names] = _plan(names)
-        plan, parts = self.plans[names], []
-        for _, own, indices in plan:
-            part = [values[i] for i in indices]
+        plan = self.plans.get(names) or self._plan(names)
+        found = []
+        for kind, pick in plan.parts:
+            part = pick(values)
             text = str(part)
-            self.plain.setdefault(own, {})[text] = part
-            parts.append((own, text))
-        return tuple(unit for unit, _, _ in plan if unit), tuple(parts)
+            self.plain[kind][text] = part
+            found.append((kind, text))
+        return plan.number, tuple(found)
 
     def numbered(self, asked: Iterable[_Joint]) -> tuple[list[Any], dict[_Joint, int]]:
         """Return the document's configs, and the number of each that was asked for."""
-        kinds: list[dict[str, Any]] = []
-        plain: dict[_Part, int] = {}
-        for names in sorted(self.plain):
-            texts = sorted(self.plain[names])
-            plain.update({(names, text): len(plain) + i for i, text in enumerate(texts)})
-            rows = [self.plain[names][text] for text in texts]
-            kinds.append({"count": len(rows), "values": _columns(names, rows)})
-        found: dict[_Joint, int] = {((), (part,)): number for part, number in plain.items()}
-        joint: dict[_Names, dict[tuple[int, ...], _Joint]] = {}
-        for units, parts in set(asked):
-            if units:
-                numbers = tuple(plain[part] for part in parts)
-                joint.setdefault(units, {})[numbers] = (units, parts)
-        for units, places in sorted(joint.items()):
+        written: list[dict[str, Any]] = []
+        numbers: dict[_Part, int] = {}
+        for names, kind in sorted(self.kinds.items()):
+            texts = sorted(self.plain[kind])
+            numbers.update({(kind, text): len(numbers) + i for i, text in enumerate(texts)})
+            rows = [self.plain[kind][text] for text in texts]
+            written.append({"count": len(rows), "values": _columns(names, rows)})
+        units = {plan.number: plan.units for plan in self.plans.values()}
+        joint: dict[_Names, dict[tuple[int, ...], list[_Joint]]] = {}
+        found: dict[_Joint, int] = {}
+        for place in set(asked):
+            own = tuple(numbers[part] for part in place[1])
+            if units[place[0]]:
+                joint.setdefault(units[place[0]], {}).setdefault(own, []).append(place)
+            else:
+                found[place] = own[0]
+        known = len(numbers)
+        for names, places in sorted(joint.items()):
             ordered = sorted(places)
-            found.update({places[row]: len(found) + i for i, row in enumerate(ordered)})
-            kinds.append({"count": len(ordered), "parts": _columns(units, ordered)})
-        return kinds, found
+            for number, row in enumerate(ordered, known):
+                found.update(dict.fromkeys(places[row], number))
+            known += len(ordered)
+            written.append({"count": len(ordered), "parts": _columns(names, ordered)})
+        return written, found
+
+    def _plan(self, names: _Names) -> _Plan:
+        split = [name.partition(".") for name in names]
+        if not names or not all(unit and own for unit, _, own in split):
+            split = [("", "", name) for name in names]
+        units = sorted({unit for unit, _, _ in split}) or [""]
+        parts = []
+        for unit in units:
+            mine = sorted((own, i) for i, (prefix, _, own) in enumerate(split) if prefix == unit)
+            kind = self.kinds.setdefault(tuple(own for own, _ in mine), len(self.kinds))
+            if kind == len(self.plain):
+                self.plain.append({})
+            parts.append((kind, _picker([i for _, i in mine])))
+        plan = _Plan(number=len(self.plans), units=tuple(filter(None, units)), parts=tuple(parts))
+        self.plans[names] = plan
+        return plan
+
+
+def _picker(indices: Sequence[int]) -> Callable[[list[Any]], tuple[Any, ...]]:
+    if len(indices) > 1:
+        return itemgetter(*indices)
+    return lambda values: tuple(values[i] for i in indices)
 
 
 def _columns(names: _Names, rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
     return dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-
-
-def _plan(names: _Names) -> list[tuple[str, _Names, list[int]]]:
-    """Return the units that parameters name: unit ("" = none), its parameters, their places."""
-    split = [name.partition(".") for name in names]
-    if not names or not all(unit and own for unit, _, own in split):
-        split = [("", "", name) for name in names]
-    plan = []
-    for unit in sorted({unit for unit, _, _ in split}) or [""]:
-        mine = sorted((own, i) for i, (prefix, _, own) in enumerate(split) if prefix == unit)
-        plan.append((unit, tuple(own for own, _ in mine), [i for _, i in mine]))
-    return plan

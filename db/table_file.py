@@ -193,25 +193,27 @@ def layer_needs(
         asked: Returns a row's sweep and what it needs itself: a layer's GEMMs are those that its
             own sweep chose.
     """
-    found = {place: [asked(row)[1] for row in rows.values()] for place, rows in groups.items()}
-    for (op, unit, problem), rows in groups.items():
-        if unit != "layer":
+    told = {place: [asked(row) for row in rows.values()] for place, rows in groups.items()}
+    found = {place: [needs for _, needs in own] for place, own in told.items()}
+    for place in groups:
+        op, unit, problem = place
+        gemms = [(op, gemm, problem) for gemm in _GEMMS]
+        if unit != "layer" or not all(gemm in groups for gemm in gemms):
             continue
-        parts = [groups.get((op, gemm, problem), {}) for gemm in _GEMMS]
-        for number, (tokens, row) in enumerate(rows.items()):
-            sweep, own = asked(row)
-            if own == NO_NEEDS:
-                both = [asked(part[tokens]) for part in parts if tokens in part]
-                same = [needs for other, needs in both if other == sweep]
-                if len(same) == len(_GEMMS):
-                    found[op, unit, problem][number] = _most(same)
+        first, second = (dict(zip(groups[gemm], told[gemm], strict=True)) for gemm in gemms)
+        for number, tokens in enumerate(groups[place]):
+            sweep, own = told[place][number]
+            if own == NO_NEEDS and tokens in first and tokens in second:
+                parts = first[tokens], second[tokens]
+                found[place][number] = _most([needs for other, needs in parts if other == sweep])
     return found
 
 
 def _most(parts: Sequence[Needs]) -> Needs:
-    if NO_NEEDS in parts:
+    """Return what both GEMMs need, nothing where one is not known."""
+    if len(parts) < len(_GEMMS) or NO_NEEDS in parts:
         return NO_NEEDS
-    shared, threads, registers, columns = (max(column) for column in zip(*parts, strict=True))
+    shared, threads, registers, columns = map(max, *parts)
     return shared, threads, registers, columns
 
 
