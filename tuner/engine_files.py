@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from ..db import Winner
@@ -74,7 +75,12 @@ def engine_files(
             f"{engine} reads no table for kernel {kernel.name!r}: explain the engine's own kernel"
         )
     device = _device(device_name, row, gpu)
-    name = file_name(problem, device)
+    # SGLang has a second table for the second GEMM.
+    twice = "down" in signature(file_name).parameters
+    names = [
+        file_name(problem, device),
+        *([file_name(problem, device, down=True)] if twice else []),
+    ]
     folder = _folder(module, row)
     ladder = sorted({*VLLM_LADDER, *tuned})
     key = min(ladder, key=lambda count: abs(count - problem.tokens))
@@ -89,6 +95,7 @@ def engine_files(
             what=what,
         )
         for experts, ranks in _ranks(problem).items()
+        for name in names
     ]
 
 
@@ -118,4 +125,4 @@ def _device(given: str | None, row: Winner | None, gpu: Gpu) -> str:
 
 def _folder(module: Any, row: Winner | None) -> str:
     folder_name: Callable[[Winner], str] | None = getattr(module, "folder_name", None)
-    return "" if folder_name is None or row is None else f"{folder_name(row)}/"
+    return "" if folder_name is None or row is None else f"configs/{folder_name(row)}/"
