@@ -13,8 +13,14 @@ from ._output import print_json
 @click.command()
 @click.argument("kernel", default="megamoe")
 @problem_options
-@click.option("--format", "format_name", required=True, help="vllm, sglang, json or csv.")
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--format", "format_name", required=True, help="vllm, sglang, json, csv, or optuna.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Folder; for optuna also a file, such as study.db.",
+)
 @click.option("--sweep", "sweep_id", metavar="ID", help="Only this sweep's winners.")
 @click.option("--device-name", metavar="NAME", help="The GPU's name as the engine spells it.")
 @click.option("--allow-predicted", is_flag=True, help="Let predicted rows into an engine's table.")
@@ -45,6 +51,7 @@ def export(
     \b
     Example:
       rubin-tune export megamoe --format json --out tables/
+      rubin-tune export megamoe --format optuna --out study.db   (trials, for optuna-dashboard)
     """
     from ..tuner import SweepRequest, export_winners
 

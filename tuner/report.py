@@ -84,6 +84,38 @@ def find_note(store: Store, sweep_id: str | None) -> SweepNote:
     )
 
 
+def rows_of(store: Store, note: SweepNote) -> tuple[Row, ...]:
+    """Return a sweep's winners, then the trials that are its own.
+
+    Raises:
+        InvalidInput: it has none.
+    """
+    winners = store.winners(sweep_id=note.sweep_id)
+    rows: tuple[Row, ...] = (*winners, *store.trials_of(note.sweep_id))
+    if not rows:
+        raise InvalidInput(
+            f"sweep {note.sweep_id!r} ({note.state}) holds no trial and no winner: "
+            "run the same rubin-tune sweep again"
+        )
+    return rows
+
+
+def trials_behind(store: Store, rows: Sequence[Row]) -> list[Trial]:
+    """Return the search's trials under the keys that rows share, whichever sweep stored them.
+
+    A trial that an earlier sweep stored keeps that sweep's id.
+    """
+    row = rows[0]
+    return store.trials_for(
+        kernel=row.kernel,
+        source_hash=row.source_hash,
+        silicon=row.silicon,
+        toolchain=row.toolchain,
+        policy=row.policy.removesuffix(FINAL),
+        problems=_problems(rows),
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Material:
     """A sweep's rows, before anything is made of them."""
@@ -100,15 +132,10 @@ class _Material:
     @classmethod
     def of(cls, store: Store, note: SweepNote) -> _Material:
         """Read a sweep's winners, its own trials, and those it found under the same keys."""
-        winners = tuple(store.winners(sweep_id=note.sweep_id))
-        own = store.trials_of(note.sweep_id)
-        rows: tuple[Row, ...] = (*winners, *own)
-        if not rows:
-            raise InvalidInput(
-                f"sweep {note.sweep_id!r} ({note.state}) holds no trial and no winner: "
-                "run the same rubin-tune sweep again"
-            )
-        searched = _searched(store, rows)
+        rows = rows_of(store, note)
+        winners = tuple(row for row in rows if isinstance(row, Winner))
+        own = [row for row in rows if isinstance(row, Trial)]
+        searched = tuple(trials_behind(store, rows))
         finals = {_key(t): t for t in own if t.policy.endswith(FINAL)}
         kernel = load_kernel(rows[0].kernel)
         problems = _problems(rows)
@@ -295,23 +322,6 @@ class _Material:
             active_experts=expected_active_experts(problem),
             layer_floor_us=floor,
         )
-
-
-def _searched(store: Store, rows: Sequence[Row]) -> tuple[Trial, ...]:
-    """Return the search's trials: the sweep's own, and those it found under the same keys.
-
-    A trial that an earlier sweep stored keeps that sweep's id.
-    """
-    row = rows[0]
-    known = store.trials_for(
-        kernel=row.kernel,
-        source_hash=row.source_hash,
-        silicon=row.silicon,
-        toolchain=row.toolchain,
-        policy=row.policy.removesuffix(FINAL),
-        problems=_problems(rows),
-    )
-    return tuple(known)
 
 
 def _problems(rows: Iterable[Row]) -> tuple[Problem, ...]:

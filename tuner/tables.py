@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from ..db import Rejected, Winner, default_path, open_store
+from ..db import Rejected, Trial, Winner, default_path, open_store
+from ..db.formats._format import TrialFormat
 from ..db.formats.json import table_document
 from ..db.silicon import silicon_of
 from ..db.table_file import problem_keys
@@ -17,6 +20,7 @@ from ..search_spaces import Unit
 from . import cost_model
 from .farm import CompileJob, compile_one
 from .layer import layer_config
+from .report import find_note, rows_of, trials_behind
 from .request import (
     DEFAULT_ROUTING,
     RECORDED_ROUTING,
@@ -212,7 +216,7 @@ def export_winners(
     portfolio: int | None = None,
     database: str | Path | None = None,
 ) -> list[Path]:
-    """Write winners as a table; nothing is written when any row is refused.
+    """Write winners as a table, or trials as studies; nothing is written when any row is refused.
 
     With `portfolio` the winners are those of the newest sweep that was held to at most so many configs
     a GEMM.
@@ -222,6 +226,12 @@ def export_winners(
         UnknownName: no such format.
     """
     exporter: Any = load("db.formats", format_name)
+    if isinstance(exporter, TrialFormat):
+        if portfolio is not None or device_name is not None:
+            raise InvalidInput(
+                f"format {format_name!r} writes trials: leave --portfolio and --device-name out"
+            )
+        return exporter.export_trials(*_trials(request, sweep_id, database), out)
     if portfolio is not None and sweep_id is None:
         sweep_id = _portfolio_sweep(request, portfolio, database)
     winners = stored_winners(request, database=database, sweep_id=sweep_id)
@@ -234,6 +244,29 @@ def export_winners(
         winners, out, device_name=device_name, allow_predicted=allow_predicted
     )
     return paths
+
+
+def _trials(
+    request: SweepRequest, sweep_id: str | None, database: str | Path | None
+) -> tuple[list[Trial], dict[str, datetime]]:
+    """Return the trials of a sweep, or those behind the winners, and when each sweep began."""
+    with open_store(database, create=False) as store:
+        started = {note.sweep_id: note.started_at for note in store.sweep_notes()}
+        if sweep_id is not None:
+            note = find_note(store, sweep_id)
+            return list(trials_behind(store, rows_of(store, note))), started
+    winners = stored_winners(request, database=database)
+    if not winners:
+        raise ExportRefused(
+            f"no sweep of {request.kernel} for {request.model!r} on that GPU in the database: "
+            "run rubin-tune sweep first"
+        )
+    groups: dict[tuple[str, ...], list[Winner]] = defaultdict(list)
+    for w in winners:
+        groups[w.source_hash, w.silicon.key, w.toolchain.key, w.policy].append(w)
+    with open_store(database, create=False) as store:
+        found = [t for rows in groups.values() for t in trials_behind(store, rows)]
+    return found, started
 
 
 def _portfolio_sweep(request: SweepRequest, cap: int, database: str | Path | None) -> str:

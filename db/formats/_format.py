@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ...errors import ExportRefused, InvalidInput, RubinTuneError, StorageFull
-from ..records import Winner
+from ..records import Trial, Winner
 
 
 class Format(Protocol):
@@ -36,6 +38,47 @@ class Format(Protocol):
             ExportRefused: a row cannot be expressed or would be misread; nothing was written.
         """
         ...
+
+
+@runtime_checkable
+class TrialFormat(Protocol):
+    """The contract of a format that writes trials in place of winners."""
+
+    def export_trials(
+        self, trials: Sequence[Trial], started: Mapping[str, datetime], out: Path
+    ) -> list[Path]:
+        """Write trials and return the files.
+
+        Args:
+            trials: What to write.
+            started: When each sweep that they come from began.
+            out: A file with one of the format's endings, or a folder.
+
+        Raises:
+            InvalidInput: the place cannot be written, or holds something else.
+        """
+        ...
+
+
+@contextmanager
+def draft_of(path: Path) -> Iterator[Path]:
+    """Give another name to write to; what is there at the end takes the path's place.
+
+    Raises:
+        InvalidInput: the folder cannot be made or written.
+        StorageFull: no room.
+    """
+    draft = path.with_name(f".{path.name[:80]}.{os.getpid()}.draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.touch()
+        yield draft
+        draft.replace(path)
+    except OSError as error:
+        raise _in_words(error, path.parent) from error
+    finally:
+        if draft.parent.is_dir():
+            draft.unlink(missing_ok=True)
 
 
 def write_together(files: Mapping[Path, str]) -> list[Path]:
@@ -76,8 +119,8 @@ def _in_words(error: OSError, folder: Path) -> RubinTuneError:
     )
 
 
-def stem(winners: Iterable[Winner]) -> str:
-    """Return a file name that says what the winners are of, without its ending.
+def stem(winners: Iterable[Winner | Trial]) -> str:
+    """Return a file name that says what winners or trials are of, without its ending.
 
     Raises:
         ExportRefused: there are none.
