@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections import defaultdict
 from importlib import resources
@@ -12,13 +13,15 @@ from .. import __version__
 from ..errors import InvalidInput
 from ..search_spaces import LaunchConfig
 from ..tuner.report_records import MEANINGS
+from ._lookup import spelled
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
     from ..tuner.report_records import Report
 
-# With plotly.js (4.8 MB) and 60 bytes a trial the page stays under 6 MB.
+# With plotly.js (4.8 MB) and the tables the page stays under 6 MB, and a browser draws the dots at once.
+MOST_DATA_BYTES = 900_000
 MOST_TRIALS = 15_000
 SECTIONS = (
     ("summary", "Summary"),
@@ -44,17 +47,18 @@ def render(report: Report) -> str:
     """
     environment, plotly = _tools()
     document: dict[str, Any] = report.as_json()
-    data, left_out = _drawn(document)
+    data, left_out = _fitting(document)
     page: str = environment.get_template("report.html").render(
         version=__version__,
         d=document,
-        data=data,
+        data=_embedded(data),
         drawn=len(data["trials"]["tokens"]),
         left_out=left_out,
         meanings=MEANINGS,
         sections=SECTIONS,
         figures=_figures(document),
         has_seconds=any(s is not None for s in document["seconds"].values()),
+        compiled=_compiled(document["winners"]),
         has_facts=any(v["compile"] for v in document["variants"]),
         no_roofs_because=report.no_roofs_because,
         style=_read("report.css"),
@@ -123,7 +127,13 @@ def _tools() -> tuple[Environment, str]:
         loader=FunctionLoader(_read), autoescape=True, undefined=StrictUndefined
     )
     macro = environment.from_string(_CHART).module
-    environment.globals.update(chart=macro.chart, time=_time, interval=_interval, spelled=_spelled)  # type: ignore[attr-defined]
+    environment.globals |= {
+        "chart": macro.chart,  # type: ignore[attr-defined]
+        "time": _time,
+        "interval": _interval,
+        "spelled": _spelled,
+        "changes": _changes,
+    }
     return environment, get_plotlyjs()
 
 
@@ -151,6 +161,12 @@ def _interval(pair: list[float] | None) -> str:
     return "" if pair is None or pair[0] == pair[1] else f"{_time(pair[0])} – {_time(pair[1])}"
 
 
+def _changes(winner: dict[str, Any]) -> list[str]:
+    """Return where a winner differs from its default, a layer's on a line for each unit."""
+    default = winner["default_config"]
+    return spelled({n: v for n, v in winner["config"].items() if default.get(n) != v})
+
+
 def _spelled(config: dict[str, Any]) -> str:
     return str(LaunchConfig.of(config))
 
@@ -172,35 +188,66 @@ def _figures(document: dict[str, Any]) -> list[tuple[str, str]]:
     return figures
 
 
-def _drawn(document: dict[str, Any]) -> tuple[dict[str, Any], int]:
+def _compiled(winners: list[dict[str, Any]]) -> list[tuple[dict[str, Any], list[int]]]:
+    """Return each winner that was compiled once, with the token counts at which it won."""
+    found: dict[tuple[str, str], tuple[dict[str, Any], list[int]]] = {}
+    for winner in (w for w in winners if w["compile"]):
+        key = winner["unit"], _spelled(winner["config"])
+        found.setdefault(key, (winner, []))[1].append(winner["tokens"])
+    return sorted(found.values(), key=lambda pair: pair[0]["unit"], reverse=True)
+
+
+def _fitting(document: dict[str, Any]) -> tuple[dict[str, Any], int]:
+    """Return what the script reads, of so many trials as fit, and how many were left out."""
+    most = MOST_TRIALS
+    while True:
+        data, left_out = _drawn(document, most)
+        if most <= 1 or len(_embedded(data)) <= MOST_DATA_BYTES:
+            return data, left_out
+        most //= 2
+
+
+def _embedded(value: object) -> str:
+    """Return JSON that no browser takes for the end of a script."""
+    text = json.dumps(value, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _drawn(document: dict[str, Any], most: int) -> tuple[dict[str, Any], int]:
     """Return what the script reads, words numbered, and how many slow trials were left out."""
     trials = document["trials"]
-    places = _fastest(document)
+    places = _fastest(document, most)
+    variants = sorted({trials["variant"][i] for i in places})
     columns = {
         name: [trials[name][i] for i in places]
-        for name in ("variant", "tokens", "time_us", "predicted_us", "at_s")
+        for name in ("tokens", "time_us", "predicted_us", "at_s")
     }
     evidences, whys = sorted(set(trials["evidence"])), sorted(set(trials["why"]))
+    numbers = {variant: number for number, variant in enumerate(variants)}
+    columns["variant"] = [numbers[trials["variant"][i]] for i in places]
     columns["evidence"] = [evidences.index(trials["evidence"][i]) for i in places]
     columns["why"] = [whys.index(trials["why"][i]) for i in places]
     columns["own"] = [int(trials["own"][i]) for i in places]
-    kept = ("winners", "variants", "floors", "roofs", "seconds", "workload")
+    kept = ("winners", "floors", "roofs", "seconds", "workload")
     data = {name: document[name] for name in kept}
+    data["variants"] = [document["variants"][v] for v in variants]
     data |= {"trials": columns, "evidences": evidences, "whys": whys}
     return data, len(trials["tokens"]) - len(places)
 
 
-def _fastest(document: dict[str, Any]) -> list[int]:
-    """Return the places of at most MOST_TRIALS trials, of every table its fastest."""
+def _fastest(document: dict[str, Any], most: int) -> list[int]:
+    """Return the places of at most so many trials, of every table its fastest."""
     trials, variants = document["trials"], document["variants"]
     count = len(trials["tokens"])
-    if count <= MOST_TRIALS:
+    if count <= most:
         return list(range(count))
     tables: dict[tuple[str, int], list[int]] = defaultdict(list)
     for place in range(count):
         unit = variants[trials["variant"][place]]["unit"]
         tables[unit, trials["tokens"][place]].append(place)
-    each = max(1, MOST_TRIALS // len(tables))
+    each = max(1, most // len(tables))
 
     def slowness(place: int) -> float:
         time_us = trials["time_us"][place]

@@ -166,6 +166,28 @@ def test_page_stands_alone_and_escapes_what_it_quotes(
     assert "https://" not in head
 
 
+def test_a_page_of_too_many_trials_keeps_the_fastest_and_says_so(
+    measured: Path, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("plotly")
+    from rubin_tune.cli import _report_page
+
+    whole = answer(run, "report", "--db", str(measured), "--json")
+    monkeypatch.setattr(_report_page, "MOST_TRIALS", 12)
+    page = tmp_path / "page.html"
+    assert run("report", "--db", str(measured), "--html", str(page)).exit_code == 0
+    text = page.read_text(encoding="utf-8")
+    left_out = len(whole["trials"]["tokens"]) - 12
+    assert f"The 12 fastest trials are drawn; {left_out} slower ones" in text
+    start = text.index('id="report-data">') + len('id="report-data">')
+    data = json.loads(text[start : text.index("</script>", start)])
+    drawn = [t for t in data["trials"]["time_us"] if t is not None]
+    timed = sorted(t for t in whole["trials"]["time_us"] if t is not None)
+    assert min(drawn) == timed[0]
+    assert len(drawn) == len(data["trials"]["tokens"]) == 12
+    assert max(data["trials"]["variant"]) == len(data["variants"]) - 1
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
