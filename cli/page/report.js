@@ -27,6 +27,10 @@
     for (const [key, text] of pairs) select.add(new Option(text, key));
   }
 
+  /* The width of a printed page: charts do not follow the paper by themselves. */
+  const PAPER = 680;
+  let printing = false;
+
   function layout(more) {
     const axis = {
       gridcolor: colour("line"), linecolor: colour("line"), zerolinecolor: colour("line"),
@@ -39,6 +43,7 @@
       margin: { l: 50, r: 15, t: 15, b: 45 }, height: 400, hovermode: "closest",
       hoverlabel: { bgcolor: colour("panel"), bordercolor: colour("line"), font: { color: colour("ink") } },
       legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" },
+      ...(printing ? { width: PAPER, autosize: false } : { autosize: true }),
       ...rest, xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis },
     };
   }
@@ -308,6 +313,7 @@
     const place = byId(`chart-${name}`);
     const [traces, more] = charts[name]();
     Plotly.react(place, traces, more, CONFIG);
+    if (!printing && Math.abs(place.offsetWidth - place._fullLayout.width) > 1) Plotly.Plots.resize(place);
     place.dataset.drawn = "yes";
   }
 
@@ -348,6 +354,7 @@
     const select = byId("winner-rows");
     if (!select) return;
     if (!data.winners.some((w) => w.unit === "layer")) select.value = "";
+    byId("winner-table").classList.toggle("one-unit", Boolean(select.value));
     for (const row of document.querySelectorAll("#winner-table tbody tr")) {
       row.hidden = Boolean(select.value) && row.dataset.unit !== select.value;
     }
@@ -372,8 +379,14 @@
     }
   }
   let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; root.dataset.theme = "light"; drawAll(); });
+  addEventListener("beforeprint", () => {
+    before = root.dataset.theme;
+    root.dataset.theme = "light";
+    printing = true;
+    drawAll();
+  });
   addEventListener("afterprint", () => {
+    printing = false;
     if (before === undefined) delete root.dataset.theme; else root.dataset.theme = before;
     drawAll();
   });
