@@ -45,6 +45,18 @@ def test_the_migrations_make_exactly_the_tables_of_the_schema(path: Path) -> Non
         assert compare_metadata(context, metadata) == []
 
 
+def test_trials_of_an_older_version_are_kept_without_seconds(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        connection.execute("ALTER TABLE trials DROP COLUMN spent")
+        connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0002'")
+    connection.close()
+    with open_store(path) as store:
+        assert known(store) == [replace(TRIAL, spent=None)]
+        store.add_trial(TRIAL, fresh=True)
+        assert known(store) == [TRIAL]
+
+
 def test_the_revisions_that_the_schema_names_are_those_in_the_folder() -> None:
     script = ScriptDirectory(str(MIGRATIONS))
     assert tuple(r.revision for r in reversed(list(script.walk_revisions()))) == REVISIONS
