@@ -57,6 +57,22 @@ class Work:
     nvlink_bytes: float = 0.0
 
 
+class Flaw(float):
+    """An infinite error, with the reason in words (a Kernel's `verify` may return it)."""
+
+    why: str
+
+    def __new__(cls, why: str) -> Flaw:
+        """Return infinity that knows why: "wrote after the buffer 'out'"."""
+        made = super().__new__(cls, "inf")
+        made.why = why
+        return made
+
+    def __reduce__(self) -> tuple[type[Flaw], tuple[str]]:
+        """Pickle by the words."""
+        return type(self), (self.why,)
+
+
 class Kernel(Protocol):
     """The contract of a kernel."""
 
@@ -126,7 +142,8 @@ class Kernel(Protocol):
         """Run one unit on fresh random inputs with poisoned outputs; return its error.
 
         The error is the largest over output rows of |out - ref| / |ref| (2-norms, reference in
-        float64); infinite where an element was not written or is not finite.
+        float64); infinite, mostly a `Flaw`, where an element was not written or is not finite, where
+        something was written past a buffer's end, and where another schedule gave other bits.
         """
         ...
 

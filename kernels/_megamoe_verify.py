@@ -3,7 +3,10 @@
 Each unit runs on several routings: one drawn from the problem's, one token alone, every token on
 one expert, and a ragged one with empty experts and foreign routes. Capacity is larger than the
 live tokens. Outputs are filled with NaN before; afterwards live rows must be finite and right, and
-every other byte must still be poison.
+every other byte must still be poison. So is whatever is read but not live: tokens past the live ones and
+rows past the last route. Every buffer stands between guard zones (`_guard`), which must be untouched
+afterwards, and inputs must be what they were. Launches run again under other schedules (`_scheduling`):
+no sum here depends on the order of programs, so the bits must be the same.
 
 Where the rounding bounds come from (relative, on a row's 2-norm):
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +38,13 @@ import torch
 from torch import Tensor
 
 from ..search_spaces import GEMMS, LaunchConfig, Problem, Routing, Unit
+from ._guard import POISON, Guards
+from ._kernel import Flaw, Launch
 from ._megamoe_formats import Quantised, dequantise_rows
 from ._megamoe_inputs import Inputs, draw, make_inputs
-from ._megamoe_plan import act_group, plan_layer, plan_unit
+from ._megamoe_plan import act_group, is_permuted, plan_layer, plan_unit
 from ._megamoe_reference import layer_rows, live_rows, row_error, unit_rows
+from ._scheduling import runners
 
 # Weights of one matrix that verification may hold: enough for 128 experts of 1536 x 2048 in bf16.
 _MATRIX_BYTES = 1 << 30
@@ -45,6 +52,20 @@ _MATRIX_BYTES = 1 << 30
 _SPARE_TOKENS = 3
 _BF16 = 2.0**-8
 _GEMM = 2.0**-11
+_ROUTING = ("routes", "inverse", "offsets")
+_TILES = ("gate_up_expert", "gate_up_row", "gate_up_tiles", "down_expert", "down_row", "down_tiles")
+# What each kernel writes.
+_WRITES = {
+    "grouped_gemm": ("out", "out_scale"),
+    "route": (*_ROUTING, *_TILES),
+    "count_routes": ("table",),
+    "place_experts": ("starts", "offsets", *_TILES),
+    "place_routes": ("routes", "inverse"),
+    "quantise_rows": ("out", "out_scale"),
+    "combine": ("out",),
+}
+# Counters that a launch finds at zero because the one before left them so.
+_KEEPS = ("tickets",)
 
 
 def tolerance(problem: Problem, unit: Unit) -> float:
@@ -68,11 +89,12 @@ def verify(problem: Problem, unit: Unit, config: LaunchConfig, *, device: str, s
     for number, inputs in enumerate(_cases(small, device, seed)):
         expected = _expected(small, unit, group, device, seed, number)
         case = inputs.problem
-        error = (
-            _layer_error(case, config, inputs, expected)
-            if unit in (Unit.LAYER, Unit.GLUE)
-            else _unit_error(case, unit, config, inputs, expected)
-        )
+        check = _layer_error if unit in (Unit.LAYER, Unit.GLUE) else _unit_error
+        # The interpreter is slow, and its programs cannot meet: the fullest case shows the order.
+        repeats = number == 0 or device != "cpu"
+        error = check(case, unit, config, inputs, expected, repeats)
+        if math.isinf(error):
+            return error
         worst = max(worst, error)
     return worst
 
@@ -104,13 +126,18 @@ def _cases(problem: Problem, device: str, seed: int) -> tuple[Inputs, ...]:
     ragged = problem.routing.sample(rng, tokens, problem.shape.experts, top_k)
     ragged = np.where(rng.random(ragged.shape) < 0.4, -1, ragged)
     ragged = np.where(ragged % 3 == 1, -1, ragged)
-    return (
+    cases = (
         first,
         *(
             draw(problem, first.weights, device=device, seed=seed + 2 + i, topk_ids=ids)
             for i, ids in enumerate((alone, crowded, ragged))
         ),
     )
+    for inputs in cases:
+        live = int(inputs.live_tokens[0])
+        inputs.x[live:] = math.nan
+        inputs.topk_weights[live:] = math.nan
+    return cases
 
 
 @functools.lru_cache(maxsize=16)
@@ -127,45 +154,108 @@ def _expected(
 
 
 def _unit_error(
-    problem: Problem, unit: Unit, config: LaunchConfig, inputs: Inputs, expected: Tensor
+    problem: Problem,
+    unit: Unit,
+    config: LaunchConfig,
+    inputs: Inputs,
+    expected: Tensor,
+    repeats: bool,
 ) -> float:
+    _poison_dead_rows(problem, unit, config, inputs)
     planned = plan_unit(problem, unit, config, inputs)
-    _poison(planned.out)
-    planned.launch.run()
-    count = live_rows(inputs.routed)
-    if not _is_poison(planned.out, count):
-        return math.inf
-    scale = None if planned.out.scale is None else planned.out.scale[:count]
-    if scale is not None and scale.dtype == torch.uint8 and bool((scale == 0xFF).any()):
-        return math.inf
+    live = live_rows(inputs.routed)
     group = act_group(problem, config)
-    return row_error(dequantise_rows(planned.out.data[:count], scale, group), expected)
+
+    def judge(out: Quantised) -> float:
+        scale = None if out.scale is None else out.scale[:live]
+        if scale is not None and scale.dtype == torch.uint8 and bool((scale == POISON).any()):
+            return Flaw("left a scale unwritten")
+        return row_error(dequantise_rows(out.data[:live], scale, group), expected)
+
+    return _judged((planned.launch,), planned.out, live, judge, repeats)
 
 
 def _layer_error(
-    problem: Problem, config: LaunchConfig, inputs: Inputs, expected: Tensor
+    problem: Problem,
+    _: Unit,
+    config: LaunchConfig,
+    inputs: Inputs,
+    expected: Tensor,
+    repeats: bool,
 ) -> float:
     planned = plan_layer(problem, dict.fromkeys(GEMMS, config), inputs)
-    _poison(Quantised(data=planned.out))
-    for launch in planned.launches:
-        launch.run()
     live = expected.shape[0]
-    if not _is_poison(Quantised(data=planned.out), live):
-        return math.inf
-    return row_error(planned.out[:live], expected)
+
+    def judge(out: Quantised) -> float:
+        return row_error(out.data[:live], expected)
+
+    return _judged(planned.launches, Quantised(data=planned.out), live, judge, repeats)
+
+
+def _judged(
+    launches: Sequence[Launch],
+    out: Quantised,
+    live: int,
+    judge: Callable[[Quantised], float],
+    repeats: bool,
+) -> float:
+    """Run launches guarded, under every schedule; return the error of their output.
+
+    Args:
+        launches: To run, in order.
+        out: What the last of them writes.
+        live: Rows of it that must be written; the others must not.
+        judge: Returns the error of the live rows.
+        repeats: Whether to run under more than the plain schedule.
+    """
+    guards = Guards(launches, writes=_WRITES, keeps=_KEEPS)
+    guarded = Quantised(
+        data=guards.inside(out.data),
+        scale=None if out.scale is None else guards.inside(out.scale),
+    )
+    first, *others = runners(out.data.device.type)
+    guards.poison()
+    first(guards.launches)
+    if not _is_poison(guarded, live):
+        return Flaw("wrote a row that is not live")
+    flaw = guards.flaw()
+    error = judge(guarded)
+    if flaw:
+        return Flaw(flaw)
+    bits = _bits(guarded)
+    for run in others if repeats and math.isfinite(error) else ():
+        guards.poison()
+        run(guards.launches)
+        if not torch.equal(bits, _bits(guarded)):
+            return Flaw("gave other bits under another schedule: a race, or state left behind")
+    flaw = guards.flaw()
+    return Flaw(flaw) if flaw else error
+
+
+def _bits(out: Quantised) -> Tensor:
+    parts = [_bytes(t).flatten() for t in (out.data, out.scale) if t is not None]
+    return torch.cat(parts)
+
+
+def _poison_dead_rows(
+    problem: Problem, unit: Unit, config: LaunchConfig, inputs: Inputs
+) -> None:
+    """Make rows that no route leads to NaN: only a kernel that reads them can tell."""
+    if unit is Unit.DOWN:
+        rows, live = inputs.intermediate(act_group(problem, config)), live_rows(inputs.routed)
+    elif is_permuted(config):
+        rows, live = inputs.rows(permuted=True), live_rows(inputs.routed)
+    else:
+        rows, live = inputs.rows(permuted=False), int(inputs.live_tokens[0])
+    for tensor in (rows.data, rows.scale):
+        if tensor is not None:
+            _bytes(tensor[live:]).fill_(POISON)
 
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.view(torch.uint8)
 
 
-def _poison(out: Quantised) -> None:
-    """Fill with 0xFF bytes: NaN in bf16, float32, e4m3 and UE8M0 alike."""
-    for tensor in (out.data, out.scale):
-        if tensor is not None:
-            _bytes(tensor).fill_(0xFF)
-
-
 def _is_poison(out: Quantised, first_row: int) -> bool:
     tensors: tuple[Any, ...] = (out.data, out.scale)
-    return all(bool((_bytes(t[first_row:]) == 0xFF).all()) for t in tensors if t is not None)
+    return all(bool((_bytes(t[first_row:]) == POISON).all()) for t in tensors if t is not None)
