@@ -88,7 +88,9 @@ class Guards:
                 checks.append((_words(buffer.body) != _words(_flat(buffer.original))).any())
         # One look at the device for all of them.
         broken = torch.stack(checks).tolist() if checks else []
-        return next((claim for claim, is_broken in zip(claims, broken, strict=True) if is_broken), "")
+        return next(
+            (claim for claim, is_broken in zip(claims, broken, strict=True) if is_broken), ""
+        )
 
     def _guarded(self, name: str, arg: Any) -> Any:
         if isinstance(arg, TensorDescriptor):
@@ -132,4 +134,8 @@ def _flat(tensor: Tensor) -> Tensor:
 
 def _words(flat: Tensor) -> Tensor:
     """Return bytes as 64-bit words where that goes: an eighth of the work."""
-    return flat.view(torch.int64) if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0 else flat
+    return (
+        flat.view(torch.int64)
+        if flat.numel() % 8 == 0 and flat.storage_offset() % 8 == 0
+        else flat
+    )

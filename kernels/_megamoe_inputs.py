@@ -163,9 +163,7 @@ def draw(
         padded[: len(topk_ids)] = topk_ids
         ids = torch.from_numpy(padded).to(device)
         generator = torch.Generator(device=device).manual_seed(seed)
-        x = torch.randn(
-            (capacity, shape.hidden), generator=generator, device=device, dtype=torch.bfloat16
-        )
+        x = _rows_of_uneven_size((capacity, shape.hidden), x_group(problem), generator, device)
         logits = torch.randn((capacity, shape.top_k), generator=generator, device=device)
         gates = torch.softmax(logits, dim=1)
         live = torch.full((1,), len(topk_ids), dtype=torch.int32, device=device)
@@ -180,6 +178,34 @@ def draw(
     )
 
 
+# Numbers of one size everywhere would hide a kernel that takes a neighbour's scale, or whose clamp is
+# missing: scales of random blocks of one size differ by a few per cent.
+_SIZES = (0.5, 0.75, 1.0, 1.5)
+_ROW_SIZES = 5
+
+
+def _uneven(columns: int, granule: int, generator: torch.Generator, device: str) -> Tensor:
+    """Return a random size for each granule of columns: float32 [columns]."""
+    sizes = torch.tensor(_SIZES, device=device)
+    drawn = torch.randint(
+        len(_SIZES), (-(-columns // granule),), generator=generator, device=device
+    )
+    return sizes[drawn].repeat_interleave(granule)[:columns]
+
+
+def _rows_of_uneven_size(
+    size: tuple[int, int], group: int, generator: torch.Generator, device: str
+) -> Tensor:
+    """Return bf16 rows whose sizes go from 1/2 to 8, and whose groups differ too."""
+    rows, columns = size
+    values = torch.randn(size, generator=generator, device=device, dtype=torch.bfloat16)
+    exponents = torch.arange(rows, device=device) % _ROW_SIZES - 1
+    factors = torch.exp2(exponents.float())[:, None] * _uneven(
+        columns, group or MX_GROUP, generator, device
+    )
+    return (values * factors).to(torch.bfloat16)
+
+
 def _random_matrix(problem: Problem, unit: Unit, device: str, seed: int) -> Matrix:
     """Make one expert after the other: float32 copies of all would not fit."""
     n, k = problem.gemm(unit)
@@ -189,10 +215,14 @@ def _random_matrix(problem: Problem, unit: Unit, device: str, seed: int) -> Matr
     if device == "meta":
         return matrix
     generator = torch.Generator(device=device).manual_seed(seed * 2 + (unit is Unit.DOWN))
+    granule = MX_GROUP if form.name == "mxfp4" else FP8_BLOCK
     for expert in range(problem.local_experts):
         weight = torch.randn((n, k), generator=generator, device=device) / math.sqrt(k)
+        weight *= _uneven(k, granule, generator, device)
         for half, part in enumerate(weight.chunk(2) if gated else (weight,)):
-            stored = quantise_weight(part, form)
+            # Neighbours differ, and gate differs from up, but their product has one size.
+            blocks = torch.arange(part.shape[0], device=device) // FP8_BLOCK + half
+            stored = quantise_weight(part * torch.where(blocks % 2 == 1, 1.5, 1.0)[:, None], form)
             place = slice(half, None, 2) if gated else slice(None)
             matrix.data[expert, place] = stored.data
             if stored.scale is not None and matrix.scale is not None:
@@ -313,7 +343,5 @@ def _random_intermediate(inputs: Inputs, group: int) -> Quantised:
     if inputs.device.type == "meta":
         return empty_rows(problem, rows, width, group, "meta")
     generator = torch.Generator(device=inputs.device).manual_seed(inputs.seed + 1)
-    values = torch.randn(
-        (rows, width), generator=generator, device=inputs.device, dtype=torch.bfloat16
-    )
+    values = _rows_of_uneven_size((rows, width), group, generator, str(inputs.device))
     return quantise_rows(values, problem.activations, group)

@@ -53,7 +53,14 @@ _SPARE_TOKENS = 3
 _BF16 = 2.0**-8
 _GEMM = 2.0**-11
 _ROUTING = ("routes", "inverse", "offsets")
-_TILES = ("gate_up_expert", "gate_up_row", "gate_up_tiles", "down_expert", "down_row", "down_tiles")
+_TILES = (
+    "gate_up_expert",
+    "gate_up_row",
+    "gate_up_tiles",
+    "down_expert",
+    "down_row",
+    "down_tiles",
+)
 # What each kernel writes.
 _WRITES = {
     "grouped_gemm": ("out", "out_scale"),
@@ -237,9 +244,7 @@ def _bits(out: Quantised) -> Tensor:
     return torch.cat(parts)
 
 
-def _poison_dead_rows(
-    problem: Problem, unit: Unit, config: LaunchConfig, inputs: Inputs
-) -> None:
+def _poison_dead_rows(problem: Problem, unit: Unit, config: LaunchConfig, inputs: Inputs) -> None:
     """Make rows that no route leads to NaN: only a kernel that reads them can tell."""
     if unit is Unit.DOWN:
         rows, live = inputs.intermediate(act_group(problem, config)), live_rows(inputs.routed)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..db import Measurement, Rejected, Why
-from ..kernels._kernel import Kernel, Launch
+from ..kernels._kernel import Flaw, Kernel, Launch
 from ..registry import load
 from ..search_spaces import LaunchConfig, Problem, Unit
 from .evaluation import Outcome
@@ -185,7 +185,10 @@ def _verified(kernel: Kernel, task: TimingTask) -> float | Outcome:
     allowed = kernel.tolerance(problem, task.unit)
     if error <= allowed:
         return error
-    detail = f"relative error {error:.3g} against float64, allowed {allowed:.3g}"
+    if isinstance(error, Flaw):
+        detail = f"{kernel.name} {error.why}"
+    else:
+        detail = f"relative error {error:.3g} against float64, allowed {allowed:.3g}"
     rejected = Rejected(config=task.config, why=Why.WRONG_RESULT, detail=detail)
     return Outcome.refused(rejected, error)
 

@@ -14,11 +14,11 @@ import pytest
 
 
 class Interpreter:
-    """A process in which triton is interpreted (tests/kernels/interpret.py)."""
+    """A process in which triton is interpreted, or on "cuda" runs (tests/kernels/interpret.py)."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: str = "cpu") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("interpret.py"))],
+            [sys.executable, str(Path(__file__).with_name("interpret.py")), device],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -28,6 +28,13 @@ class Interpreter:
 
     def __call__(self, command: str, **case: Any) -> dict[str, Any]:
         """Run one case; fail where the kernel raised."""
+        answer = self.ask(command, **case)
+        if "failed" in answer:
+            pytest.fail(answer["failed"])
+        return answer
+
+    def ask(self, command: str, **case: Any) -> dict[str, Any]:
+        """Run one case; "failed" holds what the kernel raised, or what the process said at its end."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -38,10 +45,8 @@ class Interpreter:
             line = ""
         if not line:
             assert self.process.stderr is not None
-            pytest.fail(f"the interpreter ended:\n{self.process.stderr.read()}")
+            return {"failed": f"the process ended:\n{self.process.stderr.read()}"}
         answer: dict[str, Any] = json.loads(line)
-        if "failed" in answer:
-            pytest.fail(answer["failed"])
         return answer
 
     def close(self) -> None:
@@ -55,6 +60,12 @@ def interpreter() -> Iterator[Interpreter]:
     found = Interpreter()
     yield found
     found.close()
+
+
+@pytest.fixture(scope="session")
+def start_kernels() -> Callable[[str], Interpreter]:
+    """The function that starts a process of kernels on "cpu" (interpreted) or "cuda"."""
+    return Interpreter
 
 
 def specialise(launch: Any, arch: int) -> tuple[Any, Any, Any]:

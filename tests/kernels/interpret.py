@@ -1,20 +1,27 @@
 """Runs megamoe in Triton's interpreter: a JSON case a line in, a JSON answer a line out.
 
+`interpret.py cuda` compiles and runs on the GPU instead, for the commands that can.
+
 A process of its own, because TRITON_INTERPRET must be set before triton is imported and changes
 every kernel of the process. Started by conftest.py.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
+import tempfile
 import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-os.environ["TRITON_INTERPRET"] = "1"
+os.environ["TRITON_INTERPRET"] = "0" if "cuda" in sys.argv else "1"
 
 import torch
 
@@ -35,6 +42,8 @@ from rubin_tune.search_spaces import (
     Unit,
 )
 
+DEVICE = "cuda" if "cuda" in sys.argv else "cpu"
+
 
 def problem_of(case: dict[str, Any]) -> Problem:
     """Read the problem of a case."""
@@ -53,8 +62,54 @@ def verify(case: dict[str, Any]) -> dict[str, Any]:
     """Return error and tolerance of one unit."""
     problem, unit = problem_of(case), Unit(case["unit"])
     config = LaunchConfig.of(case["config"])
-    error = PROVIDES.verify(problem, unit, config, device="cpu", seed=case.get("seed", 0))
-    return {"error": error, "tolerance": PROVIDES.tolerance(problem, unit)}
+    error = PROVIDES.verify(problem, unit, config, device=DEVICE, seed=case.get("seed", 0))
+    why = getattr(error, "why", "")
+    return {"error": error, "tolerance": PROVIDES.tolerance(problem, unit), "why": why}
+
+
+def wrong(case: dict[str, Any]) -> dict[str, Any]:
+    """Verify with one source file of the kernels changed in one place."""
+    with _changed(case["file"], case["old"], case["new"]):
+        return verify(case)
+
+
+@contextmanager
+def _changed(name: str, old: str, new: str) -> Iterator[None]:
+    """Let plans use a private copy of a source file in which `old`, found once, is `new`."""
+    source = Path(planning.__file__).with_name(name).read_text()
+    if source.count(old) != 1 or old == new:
+        raise ValueError(f"{name} holds {old!r} {source.count(old)} times: must be once")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        path.write_text(source.replace(old, new))
+        private = f"rubin_tune.kernels._wrong_{path.stem}"
+        spec = importlib.util.spec_from_file_location(private, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[private] = module
+        try:
+            spec.loader.exec_module(module)
+            # A plan takes its kernels from its own namespace, verification its plans from its own.
+            user = verifying if name == "_megamoe_plan.py" else planning
+            names = [
+                n for n in vars(user) if vars(module).get(n) is not None and _is_of(module, n)
+            ]
+            kept = {n: getattr(user, n) for n in names}
+            vars(user).update({n: getattr(module, n) for n in names})
+            try:
+                yield
+            finally:
+                vars(user).update(kept)
+        finally:
+            del sys.modules[private]
+
+
+def _is_of(module: Any, name: str) -> bool:
+    """Say whether a module defines a function or kernel itself."""
+    value = getattr(module, name)
+    value = getattr(value, "fn", value)
+    return getattr(value, "__module__", "") == module.__name__ and not isinstance(value, type)
 
 
 class Spoilt:
@@ -244,7 +299,7 @@ def main() -> None:
     """Answer cases until stdin ends."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    commands = (verify, sabotage, glue, tickets, far, rounding, layer_twice)
+    commands = (verify, wrong, sabotage, glue, tickets, far, rounding, layer_twice)
     known = {command.__name__: command for command in commands}
     for line in sys.stdin:
         case = json.loads(line)
