@@ -9,7 +9,7 @@ from ...errors import ExportRefused
 from ...registry import load as load_named
 from ...search_spaces import VLLM_LADDER, LaunchConfig, Problem, Unit
 from ...search_spaces.fused_moe import ENGINE_NAMES
-from ...topology import gpu_names, resolve_target
+from ...topology import gpu_names, load_gpu, resolve_target
 from ..records import Evidence, Winner
 
 if TYPE_CHECKING:
@@ -60,7 +60,9 @@ def device_of(winner: Winner) -> str:
         ExportRefused: the winner knows only our name of it.
     """
     name = winner.silicon.name
-    if not name or name in gpu_names():
+    # A row that no driver was asked for has our name or our title: engines would never find its file.
+    ours = {text for known in gpu_names() for text in (known, load_gpu(known).title)}
+    if not name or name in ours:
         raise ExportRefused(
             f"winner of {place(winner)} names its GPU {name!r}, which is our word, not the "
             "driver's: say what nvidia-smi says with --device-name (such as 'NVIDIA H200')"

@@ -128,6 +128,7 @@ def test_a_folder_that_cannot_be_written_is_refused(layer: Winner, tmp_path: Pat
         ({"compile": replace(REPORT, shared_bytes=232_449)}, "needs 232449 bytes"),
         ({"evidence": Evidence.COMPILED}, "rows are compiled"),
         ({"silicon": replace(WINNER.silicon, name="h200")}, "--device-name"),
+        ({"silicon": replace(WINNER.silicon, name="NVIDIA H200 SXM")}, "--device-name"),
     ],
 )
 def test_vllm_refuses_a_row_that_cannot_be_meant(
