@@ -51,6 +51,7 @@ def render(report: Report) -> str:
     page: str = environment.get_template("report.html").render(
         version=__version__,
         d=document,
+        kernel=report.kernel,
         data=_embedded(data),
         drawn=len(data["trials"]["tokens"]),
         left_out=left_out,

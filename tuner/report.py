@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from ..db import Evidence, Store, SweepNote, Trial, Winner, open_store
-from ..errors import InvalidInput, UnknownFact
+from ..errors import InvalidConfig, InvalidInput, UnknownFact
 from ..kernels._kernel import Kernel
 from ..search_spaces import (
     GEMMS,
@@ -256,20 +257,17 @@ class _Material:
         timed = [t for t in self.searched if t.evidence >= Evidence.RECORDED and t.time_us]
         if self.setting is None or not timed:
             return {}, ""
-        gpu, found = self.setting.gpu, {}
-        compiled = [t for t in timed if t.compile is not None]
-        for trial in compiled:
-            report = trial.compile
-            if report is not None:
-                key = trial.problem, trial.unit, trial.config
-                found[_key(trial)] = cost_model.predict(*key, report, gpu).time_us
+        gpu = self.setting.gpu
+        found = {_key(t): time_us for t in timed if (time_us := _predicted(t, gpu)) is not None}
+        source = "compiler facts" if found else "guessed compiler facts"
         rest = [t for t in timed if t.compile is None]
         for problem in self.problems:
             for unit in GEMMS:
                 ours = [t for t in rest if (t.problem.tokens, t.unit) == (problem.tokens, unit)]
                 times = cost_model.rank(problem, unit, [t.config for t in ours], gpu)
                 found.update((_key(t), float(x)) for t, x in zip(ours, times, strict=True))
-        return found, "compiler facts" if compiled else "guessed compiler facts"
+        # Where a block would not fit an SM by the model's guess there is nothing to compare.
+        return {key: time_us for key, time_us in found.items() if isfinite(time_us)}, source
 
     def _no_agreement(self, points: Sequence[Point], found: Sequence[Agreement]) -> str:
         if found:
@@ -322,6 +320,17 @@ class _Material:
             active_experts=expected_active_experts(problem),
             layer_floor_us=floor,
         )
+
+
+def _predicted(trial: Trial, gpu: Gpu) -> float | None:
+    """Return the cost model's time from a trial's compile report; None where it has none of use."""
+    if trial.compile is None:
+        return None
+    try:
+        found = cost_model.predict(trial.problem, trial.unit, trial.config, trial.compile, gpu)
+    except InvalidConfig:  # by our facts no SM runs what another toolchain or driver did run
+        return None
+    return found.time_us
 
 
 def _problems(rows: Iterable[Row]) -> tuple[Problem, ...]:

@@ -98,8 +98,9 @@ TOOLS = Toolchain(triton="3.9.0", ptxas="13.4", torch="2.13.0", driver="580.1")
 
 
 def measured_sweep(
-    path: Path, *, sweep_id: str = "feed0001", slower: float = 1.0, count: int = 12
-) -> Path:
+    path: Path, *, sweep_id: str = "feed0001", slower: float = 1.0, count: int = 12,
+    stopped: bool = False, silicon: Silicon = MEASURED,
+) -> Path:  # fmt: skip
     """Store a finished sweep of our kernel as if an H200 had been there: times, seconds, refusals."""
     kernel: Any = load("kernels", "megamoe")
     gpu = resolve_target("h200")
@@ -114,15 +115,23 @@ def measured_sweep(
             default = kernel.default(problems[0], unit, gpu)
             configs = [default, *kernel.space(problem, unit, gpu).neighbours(default)][:count]
             rows = [
-                measured_trial(kernel, problem, unit, config, number, sweep_id, slower)
+                replace(
+                    measured_trial(kernel, problem, unit, config, number, sweep_id, slower),
+                    silicon=silicon,
+                )
                 for number, config in enumerate(configs)
             ]
             store.add_trials(rows)
+            if stopped:
+                continue
             best = min((r for r in rows if r.time_us), key=lambda r: r.time_us or 0.0)
             store.add_winners([winner_of(unit, best, rows[0])])
             if unit is kernel.units()[-1]:
                 store.add_winners([winner_of(Unit.LAYER, best, rows[0])])
-        store.finish_sweep(sweep_id, {"evaluated": 1})
+        if stopped:
+            store.stop_sweep(sweep_id)
+        else:
+            store.finish_sweep(sweep_id, {"space": 9000, "legal": 800, "evaluated": 1})
     return path
 
 

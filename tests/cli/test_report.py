@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,22 @@ def test_predictions_are_made_from_compile_reports_where_there_are(
         (t, u) for t in (16, 256) for u in ("gate_up", "down")
     }
     assert all(-1 <= a["spearman"] <= 1 and a["loss"] >= 0 for a in found["agreement"]["rows"])
+
+
+def test_variants_that_no_sm_can_run_by_our_facts_have_no_prediction(
+    measured: Path, run: Run
+) -> None:
+    with sqlite3.connect(measured) as connection:
+        connection.execute(
+            "UPDATE compiles SET record = replace(record, '\"registers\":97,', '\"registers\":9700,')"
+        )
+    found = answer(run, "report", "--db", str(measured), "--json")
+    lost = {i for i, v in enumerate(found["variants"]) if v["compile"]["registers"] == 9700}
+    trials = found["trials"]
+    assert lost
+    for variant, predicted in zip(trials["variant"], trials["predicted_us"], strict=True):
+        assert predicted is None or variant not in lost
+    assert any(trials["predicted_us"])
 
 
 def test_refusals_are_counted_by_reason_with_an_example(measured: Path, run: Run) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rubin_tune.db import Silicon
+
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("plotly", reason="plotly is not installed")
 pytestmark = pytest.mark.end_to_end
@@ -104,6 +106,22 @@ def test_page_draws_every_chart_without_network_complaint_or_overflow(
     assert wide <= width
     paper = opened.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (paper == "rgb(255, 255, 255)") == (scheme == "light")
+
+
+def test_a_stopped_sweep_on_a_gpu_that_nobody_described_still_makes_a_page(
+    browser: Any, run: Run, tmp_path: Path, sweeps: Callable[..., Path]
+) -> None:
+    strange = Silicon(name="?", arch=90, sms=7, memory_bytes=1, shared_limit_bytes=1)
+    database = sweeps(tmp_path / "stopped.sqlite", stopped=True, silicon=strange)
+    path = tmp_path / "stopped.html"
+    assert run("report", "--db", str(database), "--html", str(path)).exit_code == 0
+    opened = Opened(browser, path, width=420, scheme="light")
+    assert opened.complaints == []
+    text = opened.page.inner_text("main")
+    assert "The sweep is stopped, not finished" in text
+    assert "No winner is stored" in text
+    assert "No roofs: no GPU of that silicon is described" in text
+    assert opened.page.evaluate("document.querySelectorAll('.plot[data-drawn]').length") == 5
 
 
 def test_the_button_changes_the_theme_and_the_charts_by_keyboard(
