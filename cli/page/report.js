@@ -128,17 +128,21 @@
       }));
       const flat = cells.flat().filter((c) => c.ratio);
       const top = Math.min(3, Math.max(1.05, ...flat.map((c) => c.ratio)));
-      const z = cells.map((row) => row.map((c) => (c.ratio ? Math.min(c.ratio, top) : null)));
+      // Near the best small differences matter: the scale is steep there.
+      const depth = (ratio) => Math.sqrt(Math.log(Math.min(ratio, top)) / Math.log(top));
+      const z = cells.map((row) => row.map((c) => (c.ratio ? depth(c.ratio) : null)));
+      const ticks = [1, 1.02, 1.1, 1.25, 1.5, 2, 3].filter((r) => r <= top);
       const notes = cells.flatMap((row, j) => row.map((c, i) => ({
         x: i, y: j, text: c.ratio === 1 ? `<b>${c.mark}</b>` : c.mark, showarrow: false,
-        font: { size: 13, color: c.ratio && (c.ratio - 1) / (top - 1) < 0.45 ? colour("paper") : colour("ink") },
+        font: { size: 13, color: c.ratio && depth(c.ratio) < 0.5 ? colour("paper") : colour("ink") },
       })));
       return [[{
         type: "heatmap", x: xs.map((_, k) => k), y: ys.map((_, k) => k), z, xgap: 2, ygap: 2, hoverongaps: true,
         text: cells.map((row) => row.map((c) => c.hover)),
         hovertemplate: "%{text}<extra></extra>",
-        colorscale: [[0, colour("high")], [1, colour("low")]], zmin: 1, zmax: top,
-        colorbar: { title: { text: "of best", side: "right" }, thickness: 12, outlinewidth: 0 },
+        colorscale: [[0, colour("high")], [1, colour("low")]], zmin: 0, zmax: 1,
+        colorbar: { title: { text: "of best", side: "right" }, thickness: 12, outlinewidth: 0,
+                    tickvals: ticks.map(depth), ticktext: ticks.map(String) },
       }], layout({
         height: 130 + 52 * Math.max(3, ys.length), annotations: notes,
         xaxis: words(across, xs), yaxis: words(down, ys),
