@@ -47,6 +47,20 @@ class Parameter:
         """Whether its values are numbers, so that neighbours are the next smaller and larger."""
         return all(isinstance(v, int) and not isinstance(v, bool) for v in self.values)
 
+    def places(self) -> NDArray[np.float64]:
+        """Return each value's numbers in [0, 1], for surrogates, shape [values, features].
+
+        Numbers are placed by their logarithm when all are powers of two, else linearly; words and
+        claims get one place a value.
+        """
+        if not self.ordered:
+            return np.eye(len(self.values))
+        values = np.array([float(v) for v in self.values])
+        if all(v > 0 and math.log2(v).is_integer() for v in values):
+            values = np.log2(values)
+        span = np.ptp(values)
+        return ((values - values.min()) / (span if span > 0 else 1.0))[:, None]
+
     def read(self, text: str) -> Value:
         """Read a value as `--set` spells it.
 
@@ -190,12 +204,9 @@ class Space:
         return tuple(dict.fromkeys(found))
 
     def encode(self, config: LaunchConfig) -> NDArray[np.float64]:
-        """Return the point as numbers in [0, 1], for surrogates; distinct points differ.
-
-        Numbers are placed by their logarithm when all are powers of two, else linearly; words and
-        claims get one place a value.
-        """
-        return np.concatenate([_place(p, config[p.name]) for p in self.parameters])
+        """Return the point as numbers in [0, 1] (`Parameter.places`); distinct points differ."""
+        axes = self.parameters
+        return np.concatenate([p.places()[p.values.index(config[p.name])] for p in axes])
 
     def parse(self, settings: Sequence[str], base: LaunchConfig) -> LaunchConfig:
         """Change `base` by settings such as "block_m=128".
@@ -271,14 +282,3 @@ def _directions(parameter: Parameter, value: Value) -> list[Sequence[Value]]:
     if parameter.ordered:
         return [below, above]
     return [(other,) for other in (*below, *above)]
-
-
-def _place(parameter: Parameter, value: Value) -> NDArray[np.float64]:
-    if not parameter.ordered:
-        return np.array([float(value == other) for other in parameter.values])
-    values = [float(v) for v in parameter.values]
-    here = float(value)
-    if all(v > 0 and math.log2(v).is_integer() for v in values):
-        values, here = [math.log2(v) for v in values], math.log2(here)
-    low, high = min(values), max(values)
-    return np.array([(here - low) / (high - low) if high > low else 0.0])

@@ -1,7 +1,7 @@
 """Proposing configs: one Optuna study a table (a unit at one token count), fed with every result.
 
 A variant is compiled once and evaluated at every token count of the ladder, so each result is told to
-all studies of its unit; the studies take turns in asking. What the cost model ranks first goes first.
+all studies of its unit, and the studies take turns in asking: what one token count learns the others know.
 """
 
 from __future__ import annotations
@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import optuna
-from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
 from ..registry import load
 from ..search_spaces import LaunchConfig, Space
+from .candidates import Candidates
 
-# Asks before a study that only proposes known or illegal points is helped out with the best-ranked new one.
-_MAX_ASKS = 20
+DEFAULT_SAMPLER = "lfbo"
+# Heads of a ranking often differ in one parameter only; starting points differ in this many.
+DIFFERENT = 2
+
+Rankings = Sequence[Sequence[LaunchConfig]]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,17 +30,20 @@ class UnitSearch:
 
     Args:
         space: The legal points.
-        ranking: For each token count, legal configs from the predicted fastest on.
+        rankings: For each token count, lists of configs, the (predicted) fastest first; the first list
+            is the one that starting points are taken from. Empty = nothing is known.
         sampler: A name of tuner/samplers.
         seed: Same seed, same proposals.
     """
 
     space: Space
-    ranking: Mapping[int, Sequence[LaunchConfig]]
-    sampler: str
-    seed: int
+    rankings: Mapping[int, Rankings]
+    sampler: str = DEFAULT_SAMPLER
+    seed: int = 0
     seen: set[LaunchConfig] = field(default_factory=set)
+    _candidates: Candidates = field(init=False)
     _studies: dict[int, optuna.Study] = field(default_factory=dict)
+    _running: dict[LaunchConfig, dict[int, int]] = field(default_factory=dict)
     _turn: int = 0
 
     def __post_init__(self) -> None:
@@ -45,68 +52,77 @@ class UnitSearch:
         make = load("tuner.samplers", self.sampler)
         if not callable(make):
             raise TypeError(f"sampler {self.sampler} offers no factory")
-        for number, tokens in enumerate(self.ranking):
-            self._studies[tokens] = optuna.create_study(sampler=make(self.seed * 1009 + number))
-
-    @property
-    def distributions(self) -> dict[str, CategoricalDistribution]:
-        """The space as Optuna sees it."""
-        return {p.name: CategoricalDistribution(p.values) for p in self.space.parameters}
+        self._candidates = Candidates.of(self.space)
+        for number, (tokens, rankings) in enumerate(self.rankings.items()):
+            sampler = make(self.seed * 1009 + number, self._candidates.ranked(rankings))
+            self._studies[tokens] = optuna.create_study(sampler=sampler)
 
     def first(self, count: int, always: Sequence[LaunchConfig]) -> list[LaunchConfig]:
-        """Return up to `count` starting points: `always`, then the ranking's heads in turns."""
-        chosen = [c for c in dict.fromkeys(always) if c not in self.seen]
-        depth = max((len(r) for r in self.ranking.values()), default=0)
-        for place in range(depth):
-            for ranked in self.ranking.values():
-                if len(chosen) >= count:
-                    return self._take(chosen[:count])
-                if place < len(ranked) and ranked[place] not in {*chosen, *self.seen}:
-                    chosen.append(ranked[place])
-        return self._take(chosen[:count])
+        """Return up to `count` starting points: `always`, then heads of the rankings in turns."""
+        chosen = [c for c in dict.fromkeys(always) if c not in self.seen][:count]
+        heads = [list(rankings[0]) for rankings in self.rankings.values() if rankings]
+        while len(chosen) < count and any(heads):
+            for ranked in heads:
+                if len(chosen) < count:
+                    chosen += self._head(ranked, chosen)
+        return [self._take(config) for config in chosen]
 
     def ask(self, count: int) -> list[LaunchConfig]:
         """Return up to `count` new legal points; fewer only when the space is exhausted."""
         tables = list(self._studies)
         found: list[LaunchConfig] = []
-        while len(found) < count:
+        while len(found) < count and len(self.seen) < len(self._candidates.configs):
             tokens = tables[self._turn % len(tables)]
             self._turn += 1
-            config = self._propose(tokens)
-            if config is None:
-                break
-            found.extend(self._take([config]))
+            found.append(self._propose(tokens))
         return found
 
     def tell(self, config: LaunchConfig, times_us: Mapping[int, float | None]) -> None:
         """Tell every study how a config did; None = it failed there."""
-        self.seen.add(config)
-        params = {p.name: config[p.name] for p in self.space.parameters}
-        for tokens, time_us in times_us.items():
-            if tokens not in self._studies:
-                continue
+        if config not in self._running:
+            self._take(config)
+        for tokens, number in self._running.pop(config).items():
+            time_us = times_us.get(tokens)
             state = TrialState.FAIL if time_us is None else TrialState.COMPLETE
-            trial = create_trial(
-                params=params,
-                distributions=dict(self.distributions),
-                value=time_us,
-                state=state,
-            )
-            self._studies[tokens].add_trial(trial)
+            self._studies[tokens].tell(number, time_us, state=state)
 
-    def _take(self, configs: list[LaunchConfig]) -> list[LaunchConfig]:
-        self.seen.update(configs)
-        return configs
+    def _head(self, ranked: list[LaunchConfig], chosen: list[LaunchConfig]) -> list[LaunchConfig]:
+        """Take a ranking's first new config that differs enough from those chosen."""
+        ranked[:] = [c for c in ranked if c not in self.seen and c not in chosen]
+        known = [self._candidates.rows[c] for c in chosen if c in self._candidates.rows]
+        rows = np.array(known, dtype=np.intp)
+        for place, config in enumerate(ranked):
+            row = self._candidates.rows[config]
+            if not len(rows) or self._candidates.differences(row, rows).min() >= DIFFERENT:
+                return [ranked.pop(place)]
+        return [ranked.pop(0)] if ranked else []
 
-    def _propose(self, tokens: int) -> LaunchConfig | None:
+    def _propose(self, tokens: int) -> LaunchConfig:
         study = self._studies[tokens]
-        for _ in range(_MAX_ASKS):
-            trial = study.ask(dict(self.distributions))
-            config = self.space.canonical(LaunchConfig.of(trial.params))
-            fresh = config not in self.seen and self.space.contains(config)
-            # The proposal itself is closed as failed; its result is told by `tell`, in canonical form.
-            study.tell(trial, state=TrialState.FAIL)
-            if fresh:
-                return config
-        unseen = (c for c in self.ranking[tokens] if c not in self.seen)
-        return next(unseen, None)
+        trial = study.ask(dict(self._candidates.distributions))
+        config = self.space.canonical(LaunchConfig.of(trial.params))
+        if config in self._candidates.rows and config not in self.seen:
+            return self._take(config, {tokens: trial.number})
+        # Samplers of Optuna know no constraints: the nearest legal point stands for what they meant.
+        study.tell(trial, state=TrialState.FAIL)
+        unseen = [row for c, row in self._candidates.rows.items() if c not in self.seen]
+        row = self._candidates.nearest(config, np.array(unseen, dtype=np.intp))
+        return self._take(self._candidates.configs[row])
+
+    def _take(self, config: LaunchConfig, asked: Mapping[int, int] | None = None) -> LaunchConfig:
+        """Open a running trial of a config in every study, unless it is open there."""
+        numbers = dict(asked or {})
+        params = {p.name: config[p.name] for p in self.space.parameters}
+        for tokens, study in self._studies.items():
+            if tokens not in numbers:
+                study.add_trial(
+                    create_trial(
+                        params=params,
+                        distributions=dict(self._candidates.distributions),
+                        state=TrialState.RUNNING,
+                    )
+                )
+                numbers[tokens] = len(study.get_trials(deepcopy=False)) - 1
+        self._running[config] = numbers
+        self.seen.add(config)
+        return config

@@ -29,8 +29,8 @@ def toy_space() -> Space:
 def search(sampler: str, seed: int = 0) -> UnitSearch:
     space = toy_space()
     legal = space.legal()
-    ranking = {1: list(legal), 64: list(reversed(legal))}
-    return UnitSearch(space=space, ranking=ranking, sampler=sampler, seed=seed)
+    rankings = {1: [list(legal)], 64: [list(reversed(legal))]}
+    return UnitSearch(space=space, rankings=rankings, sampler=sampler, seed=seed)
 
 
 def run(found: UnitSearch, count: int) -> list[LaunchConfig]:

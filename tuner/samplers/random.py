@@ -1,13 +1,24 @@
-"""Uniform random draws: the baseline that every other sampler must beat."""
+"""Uniform draws from the legal points: the baseline that every other sampler must beat."""
 
 from __future__ import annotations
 
-import optuna
+from ..candidates import Candidates
+from ._pool import PoolSampler, Seen
 
 
-def make(seed: int) -> optuna.samplers.BaseSampler:
-    """Return Optuna's random sampler."""
-    return optuna.samplers.RandomSampler(seed=seed)
+class RandomSampler(PoolSampler):
+    """Draws without replacement."""
+
+    __slots__ = ()
+
+    def choose(self, seen: Seen) -> int:
+        """Return any unseen point."""
+        return int(self.rng.choice(seen.unseen))
+
+
+def make(seed: int, candidates: Candidates) -> RandomSampler:
+    """Return the sampler."""
+    return RandomSampler(seed=seed, candidates=candidates)
 
 
 PROVIDES = make

@@ -1,4 +1,4 @@
-"""Tree-structured Parzen estimator, joint over all parameters."""
+"""Tree-structured Parzen estimator, joint over all parameters (Optuna's)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import warnings
 
 import optuna
 
+from ..candidates import Candidates
 
-def make(seed: int) -> optuna.samplers.BaseSampler:
+
+def make(seed: int, candidates: Candidates) -> optuna.samplers.BaseSampler:
     """Return Optuna's TPE sampler; it draws at random until ten trials are known."""
     with warnings.catch_warnings():
         # multivariate is marked experimental since 2020 and has kept its interface
