@@ -1,13 +1,13 @@
 """How few evaluations samplers need on recorded spaces.
 
-Run `python -m benchmarks.search --landscape FILE ... [--sampler NAME ...] [--json]`; `--help` lists the rest. A FILE
-is a landscape of the fused-MoE kernel (a table for each (tokens, GEMM)), a Kernel Tuner cache or a KTT
-file. Every sampler runs as `rubin-tune sweep` runs it, through the same search; an evaluation is a
-look-up in the recording, failures included. The figures are the share of the optimum's speed that the
-best point found has (recorded evidence), median and worst over seeds. With --prior the cost model's
-ranking is given to the search, with --prior-landscape also the times of another landscape: three heads
-of the first and one of the second begin. Where the package kernel_tuner is importable its strategies
-run on the same spaces (--sampler kt:NAME).
+Run `python -m benchmarks.search --landscape FILE ... [--sampler NAME ...] [--json]`; `--help` lists the
+rest. A FILE is a landscape of the fused-MoE kernel (a table for each (tokens, GEMM)), a Kernel Tuner
+cache or a KTT file. Every sampler runs as `rubin-tune sweep` runs it, through the same search; an
+evaluation is a look-up in the recording, failures included. The figures are the share of the optimum's
+speed that the best point found has (recorded evidence), median and worst over seeds. With --prior the
+cost model's ranking is given to the search, with --prior-landscape also the times of another landscape:
+three heads of the first and one of the second begin. Where the package kernel_tuner is importable its
+strategies run on the same spaces (--sampler kt:NAME).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import numpy as np
 
 from rubin_tune.errors import InvalidInput, RubinTuneError, UnknownName
 from rubin_tune.registry import names
-from rubin_tune.tuner.search import DEFAULT_SAMPLER
+from rubin_tune.tuner import samplers as shipped
 
 from ._search_run import PEER, Outcome, Source, compare
 
@@ -79,7 +79,7 @@ def _plot(outcomes: Sequence[Outcome], path: Path) -> None:
 def _samplers(given: Sequence[str]) -> list[str]:
     """Return sampler names; `default` is the one that `sweep` uses; none = all that are shipped."""
     own = names("tuner.samplers")
-    wanted = [DEFAULT_SAMPLER if name == "default" else name for name in given] or own
+    wanted = [shipped.DEFAULT if name == "default" else name for name in given] or own
     for name in wanted:
         if name not in own and not name.startswith(PEER):
             raise UnknownName("sampler", name, ["default", *own, f"{PEER}STRATEGY"])

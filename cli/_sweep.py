@@ -27,7 +27,9 @@ _BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
     metavar="NAME",
     help="auto, gpu, model or recorded:FILE.",
 )
-@click.option("--sampler", default="tpe", show_default=True, help="tpe or random.")
+@click.option(
+    "--sampler", default="lfbo", show_default=True, help="lfbo (ours), tpe, gp or random."
+)
 @click.option("--trials", type=int, metavar="N", help="Variants a GEMM.")
 @click.option("--budget", metavar="5m", help="Start no new variant after this time.")
 @click.option(

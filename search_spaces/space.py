@@ -59,7 +59,8 @@ class Parameter:
         if all(v > 0 and math.log2(v).is_integer() for v in values):
             values = np.log2(values)
         span = np.ptp(values)
-        return ((values - values.min()) / (span if span > 0 else 1.0))[:, None]
+        found: NDArray[np.float64] = (values - values.min()) / (span if span > 0 else 1.0)
+        return found[:, None]
 
     def read(self, text: str) -> Value:
         """Read a value as `--set` spells it.

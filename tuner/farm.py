@@ -14,13 +14,14 @@ import shutil
 import signal
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from concurrent.futures import TimeoutError as FutureTimeout
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pebble import ProcessExpired, ProcessPool
 
@@ -37,9 +38,26 @@ from .toolchain import toolchain
 TIME_LIMIT_S = 120.0
 # Triton and LLVM keep memory of each compilation: a worker is replaced after this many.
 TASKS_A_WORKER = 200
-# Jobs handed to the pool ahead of the caller, a worker: it goes on while the caller times a variant.
-_AHEAD = 8
+# Jobs handed to the pool ahead of the caller beside one a worker: it goes on while the caller times.
+_AHEAD = 4
+# Seconds after which a slow job is passed by the ones behind it.
+PATIENCE_S = 10.0
 _TELLING = re.compile(r"error|fatal|assert|abort|unsupported|segmentation", re.IGNORECASE)
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Pending:
+    """An outcome that is known, or a process that is at it."""
+
+    outcome: Outcome | None = None
+    future: Any = None
+
+    @property
+    def done(self) -> bool:
+        return self.future is None or bool(self.future.done())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,34 +80,68 @@ class CompileFarm:
     _running: dict[Any, tuple[CompileJob, Path]] = field(default_factory=dict, init=False)
     _started: int = field(default=0, init=False)
 
-    def run(self, jobs: Sequence[CompileJob]) -> Iterator[tuple[CompileJob, Outcome]]:
-        """Yield each job with its outcome, cached ones first, then as they complete.
+    def run(self, jobs: Iterable[CompileJob]) -> Iterator[tuple[CompileJob, Outcome]]:
+        """Yield each job with its outcome: `stream` of jobs alone."""
+        with closing(self.stream((job, job) for job in jobs)) as found:
+            for job, outcome in found:
+                if outcome is not None:
+                    yield job, outcome
+
+    def stream(
+        self, items: Iterable[tuple[Item, CompileJob | None]]
+    ) -> Generator[tuple[Item, Outcome | None], None, None]:
+        """Yield each item with its job's outcome (None without a job), in order.
+
+        Items are drawn only as far ahead as keeps every process busy, so that the caller may decide
+        on later ones by the outcomes of earlier ones. A job that takes longer than `PATIENCE_S` is
+        passed by those behind it that are done.
 
         Raises:
             StorageFull: no room to cache a report.
             WorkerLost: processes cannot be started.
         """
-        waiting: deque[CompileJob] = deque()
-        for job in jobs:
-            cached = self._cached(job)
-            if cached is None:
-                waiting.append(job)
-            else:
-                yield job, cached
+        source = iter(items)
+        line: deque[tuple[Item, _Pending]] = deque()
         try:
-            while waiting or self._running:
-                while waiting and len(self._running) < _AHEAD * self._workers:
-                    self._schedule(waiting.popleft())
-                done, _ = wait(self._running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    job, log = self._running.pop(future)
-                    outcome = self._outcome(future, job, log)
-                    self._keep(job, outcome)
-                    yield job, outcome
+            while True:
+                while len(line) < self._workers + _AHEAD:
+                    drawn = next(source, None)
+                    if drawn is None:
+                        break
+                    line.append((drawn[0], self._begin(drawn[1])))
+                if not line:
+                    return
+                item, pending = line[self._ready([p for _, p in line])]
+                line.remove((item, pending))
+                yield item, self._finished(pending)
         finally:
             # The caller left early, or was interrupted: nobody asks for the rest any more.
             if self._running:
                 self.close()
+
+    def _begin(self, job: CompileJob | None) -> _Pending:
+        if job is None:
+            return _Pending()
+        cached = self._cached(job)
+        return _Pending(outcome=cached) if cached else _Pending(future=self._schedule(job))
+
+    def _ready(self, line: Sequence[_Pending]) -> int:
+        """Return the place of the first in line; of another that is done while the first keeps all waiting."""
+        if line[0].future is not None:
+            wait([line[0].future], timeout=PATIENCE_S)
+        while True:
+            place = next((i for i, p in enumerate(line) if p.done), None)
+            if place is not None:
+                return place
+            wait([p.future for p in line], return_when=FIRST_COMPLETED)
+
+    def _finished(self, pending: _Pending) -> Outcome | None:
+        if pending.future is None:
+            return pending.outcome
+        job, log = self._running.pop(pending.future)
+        outcome = self._outcome(pending.future, job, log)
+        self._keep(job, outcome)
+        return outcome
 
     def close(self) -> None:
         """End the processes at once; what was not yielded is lost."""
@@ -108,7 +160,7 @@ class CompileFarm:
     def _workers(self) -> int:
         return self.jobs or os.cpu_count() or 1
 
-    def _schedule(self, job: CompileJob) -> None:
+    def _schedule(self, job: CompileJob) -> Any:
         if self._pool is None:
             self._pool = ProcessPool(
                 max_workers=self._workers,
@@ -128,6 +180,7 @@ class CompileFarm:
         except RuntimeError as error:
             raise WorkerLost(f"compile processes cannot be kept alive: {error}") from error
         self._running[future] = (job, log)
+        return future
 
     def _outcome(self, future: Any, job: CompileJob, log: Path) -> Outcome:
         try:

@@ -1,7 +1,7 @@
 """What a compile report says against a variant before it is timed.
 
-These are doubts, not refusals: a doubtful variant is timed after the others (where a budget ends a
-batch early it is what is left out), never declared a failure. Both rules follow from how an SM works;
+These are doubts, not refusals: a doubtful variant is timed later than its turn (where a budget ends
+the search early it is what is left out), never declared a failure. Both rules follow from how an SM works;
 neither threshold was fitted:
 
 - spills: the compiler ran out of registers, and each trip of the loop moves values through local
@@ -15,6 +15,7 @@ neither threshold was fitted:
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
@@ -26,6 +27,9 @@ SCHEDULERS = 4
 _LEAST_WARPS = 2 * SCHEDULERS
 _ASYNCHRONOUS = ("hgmma", "qgmma", "igmma", "utc")
 _WARP = 32
+# Places that a doubtful variant waits: enough that a budget which ends meets it late, few enough that the
+# search learns from it.
+DELAY = 16
 
 
 def doubt(*, spill_bytes: int, threads: int, blocks: int, mma_kind: str = "none") -> str:
@@ -60,14 +64,16 @@ _Variant = TypeVar("_Variant")
 _Other = TypeVar("_Other")
 
 
-def doubtful_last(
+def doubtful_later(
     compiled: Iterable[tuple[_Variant, CompileReport | _Other]], gpu: Gpu
 ) -> Iterator[tuple[_Variant, CompileReport | _Other]]:
-    """Yield compiled variants as they come, those that something speaks against at the end."""
-    late = []
-    for variant, report in compiled:
+    """Yield compiled variants as they come, each that something speaks against `DELAY` places later."""
+    late: deque[tuple[int, tuple[_Variant, CompileReport | _Other]]] = deque()
+    for place, (variant, report) in enumerate(compiled):
         if isinstance(report, CompileReport) and doubt_of(report, gpu):
-            late.append((variant, report))
+            late.append((place, (variant, report)))
         else:
             yield variant, report
-    yield from late
+        while late and place - late[0][0] >= DELAY:
+            yield late.popleft()[1]
+    yield from (item for _, item in late)

@@ -24,6 +24,7 @@ from ..search_spaces import (
     with_formats,
 )
 from ..topology import Gpu, detect_gpu, fake_domains, is_present, resolve_target
+from . import samplers
 from .audit import DEFAULT_AUDIT
 from .evaluation import Setting
 from .toolchain import require_target
@@ -70,7 +71,7 @@ class SweepRequest:
     tokens: str | None = None
     routing: str | None = None
     evaluator: str = "auto"
-    sampler: str = "tpe"
+    sampler: str = samplers.DEFAULT
     trials: int | None = None
     budget_s: float | None = None
     until: float | None = None

@@ -15,9 +15,9 @@ from optuna.trial import TrialState, create_trial
 
 from ..registry import load
 from ..search_spaces import LaunchConfig, Space
+from . import samplers
 from .candidates import Candidates
 
-DEFAULT_SAMPLER = "lfbo"
 # Heads of a ranking often differ in one parameter only; starting points differ in this many.
 DIFFERENT = 2
 
@@ -38,7 +38,7 @@ class UnitSearch:
 
     space: Space
     rankings: Mapping[int, Rankings]
-    sampler: str = DEFAULT_SAMPLER
+    sampler: str = samplers.DEFAULT
     seed: int = 0
     seen: set[LaunchConfig] = field(default_factory=set)
     _candidates: Candidates = field(init=False)
@@ -57,10 +57,15 @@ class UnitSearch:
             sampler = make(self.seed * 1009 + number, self._candidates.ranked(rankings))
             self._studies[tokens] = optuna.create_study(sampler=sampler)
 
+    @property
+    def heads(self) -> dict[int, Sequence[LaunchConfig]]:
+        """The first ranking of each token count."""
+        return {tokens: lists[0] for tokens, lists in self.rankings.items() if lists}
+
     def first(self, count: int, always: Sequence[LaunchConfig]) -> list[LaunchConfig]:
         """Return up to `count` starting points: `always`, then heads of the rankings in turns."""
         chosen = [c for c in dict.fromkeys(always) if c not in self.seen][:count]
-        heads = [list(rankings[0]) for rankings in self.rankings.values() if rankings]
+        heads = [list(ranking) for ranking in self.heads.values()]
         while len(chosen) < count and any(heads):
             for ranked in heads:
                 if len(chosen) < count:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
 
@@ -24,13 +25,15 @@ from .layer import layer_config
 from .make import make_evaluator
 from .portfolio import Column, Portfolio, choose, held_to
 from .progress import Progress, Silence
-from .prune import doubtful_last
+from .prune import doubtful_later
 from .request import Resolved, SweepRequest, resolve
 from .result import Counts, SweepResult
 from .search import UnitSearch
+from .warm_start import warm_starts
 
-# Share of the trials that the cost model's ranking fills before the sampler is asked.
-PRIOR_SHARE = 0.5
+# Share of the trials that defaults, warm starts and heads of the cost model's ranking fill before the
+# sampler is asked.
+PRIOR_SHARE = 0.25
 # Couplings, and configs of each coupling, that are measured again together.
 FINAL_COUPLINGS = 4
 FINAL_CONFIGS = 2
@@ -181,30 +184,32 @@ class _Run:
         searches = {unit: self._open(unit) for unit in units}
         self.outcomes = {unit: defaultdict(dict) for unit in units}
         known = {} if self.fresh else self._known()
-        left = dict.fromkeys(units, self.resolved.trials)
-        first = max(1, int(self.resolved.trials * PRIOR_SHARE))
-        batch = [
-            (unit, config)
-            for unit in units
-            for config in searches[unit].first(first, self._always(unit))
+        self.progress.stage("variants", len(units) * (self.resolved.trials + request.audit))
+        self._evaluate(self._proposals(searches), known, searches)
+        if not self.stopped:
+            self._audit(known, searches)
+
+    def _proposals(self, searches: Mapping[Unit, UnitSearch]) -> Iterator[Variant]:
+        """Yield variants in turns of the units, each decided on when it is asked for."""
+        trials = self.resolved.trials
+        left = dict.fromkeys(searches, trials)
+        begun = [
+            [(unit, config) for config in self._first(unit, search)]
+            for unit, search in searches.items()
         ]
-        self.progress.stage("variants", sum(left.values()) + len(units) * request.audit)
-        while batch:
-            for unit, _ in batch:
+        for variant in chain.from_iterable(zip_longest(*begun)):
+            if variant is not None:
+                left[variant[0]] -= 1
+                yield variant
+        open_ = list(searches)
+        while open_ and not self._gained_enough():
+            for unit in tuple(open_):
+                asked = searches[unit].ask(1) if left[unit] > 0 else []
                 left[unit] -= 1
-            self._evaluate(batch, known, searches)
-            if self._out_of_time():
-                self.stopped = True
-                return
-            if self._gained_enough():
-                break
-            step = self._step()
-            batch = [
-                (unit, config)
-                for unit in units
-                for config in searches[unit].ask(min(step, max(left[unit], 0)))
-            ]
-        self._audit(known, searches)
+                if asked:
+                    yield unit, asked[0]
+                else:
+                    open_.remove(unit)
 
     def _step(self) -> int:
         """Variants a unit that the sampler is asked for at a time."""
@@ -229,12 +234,11 @@ class _Run:
             (unit, config)
             for unit, search in searches.items()
             for config in audit.sample(
-                search.space, search.ranking, search.seen, request.audit, request.seed
+                search.space, search.heads, search.seen, request.audit, request.seed
             )
         ]
         self.audited.update(drawn)
         self._evaluate(drawn, known, searches)
-        self.stopped = self._out_of_time()
         found = audit.judge(self.outcomes, self.audited)
         for unit, config in drawn:
             if not searches[unit].space.contains(config):
@@ -252,22 +256,27 @@ class _Run:
             space=self.counts.space + space.size,
             legal=self.counts.legal + len(legal),
         )
-        ranking = {}
+        rankings = {}
         for one in setting.problems:
             times = cost_model.rank(one, unit, legal, setting.gpu)
-            ranking[one.tokens] = [legal[i] for i in times.argsort(kind="stable")]
+            rankings[one.tokens] = [[legal[i] for i in times.argsort(kind="stable")]]
             self.progress.step()
         return UnitSearch(
             space=space,
-            ranking=ranking,
+            rankings=rankings,
             sampler=self.resolved.request.sampler,
             seed=self.resolved.request.seed,
         )
 
-    def _always(self, unit: Unit) -> list[LaunchConfig]:
-        defaults = [self._default(unit, tokens) for tokens in self.resolved.setting.ladder]
+    def _first(self, unit: Unit, search: UnitSearch) -> list[LaunchConfig]:
+        """Return defaults and imported rows, which winners are compared with, what won nearby, and heads."""
+        setting = self.resolved.setting
+        defaults = [self._default(unit, tokens) for tokens in setting.ladder]
+        warm = warm_starts(self.store, setting.kernel.name, setting.problems, unit, search.space)
         imported = [seed.config for seed in self._baselines(unit).values()]
-        return list(dict.fromkeys([*defaults, *imported]))
+        always = list(dict.fromkeys([*defaults, *imported, *warm]))
+        count = max(len(always), int(self.resolved.trials * PRIOR_SHARE))
+        return search.first(min(count, self.resolved.trials), always)
 
     def _baselines(self, unit: Unit) -> dict[int, Seed]:
         """Return an imported table's rows at each token count, as points that can be evaluated."""
@@ -309,26 +318,31 @@ class _Run:
 
     def _evaluate(
         self,
-        batch: Sequence[Variant],
+        variants: Iterable[Variant],
         known: Mapping[tuple[Unit, int, LaunchConfig], Trial],
         searches: Mapping[Unit, UnitSearch],
     ) -> None:
+        """Recall or judge variants until they end or time is up; each is told before the next is drawn."""
         ladder = self.resolved.setting.ladder
-        new = []
-        for unit, config in batch:
-            stored = [known.get((unit, tokens, config)) for tokens in ladder]
-            if any(trial is None for trial in stored):
-                new.append((unit, config))
-                continue
-            self._recall(unit, config, [t for t in stored if t is not None])
-            self._tell(searches[unit], unit, config)
-            self.progress.step("reused")
-        for variant, report in doubtful_last(self._compiled(new), self.resolved.setting.gpu):
+        stored = {
+            variant: trials
+            for variant in {(unit, config) for unit, _, config in known}
+            if all(trials := [known.get((variant[0], t, variant[1])) for t in ladder])
+        }
+        for variant, report in doubtful_later(
+            self._compiled(variants, stored), self.resolved.setting.gpu
+        ):
             unit, config = variant
-            self._judge(unit, config, report)
+            if variant in stored:
+                self._recall(unit, config, [t for t in stored[variant] if t is not None])
+            else:
+                self._judge(unit, config, report)
             self._tell(searches[unit], unit, config)
-            self.progress.step(self._note(unit))
-            if self._out_of_time() or self._gained_enough():
+            self.progress.step("reused" if variant in stored else self._note(unit))
+            if self._out_of_time():
+                self.stopped = True
+                return
+            if self._gained_enough():
                 return
 
     def _tell(self, search: UnitSearch, unit: Unit, config: LaunchConfig) -> None:
@@ -346,24 +360,26 @@ class _Run:
         self._count(unit, config)
 
     def _compiled(
-        self, variants: Sequence[Variant]
+        self, variants: Iterable[Variant], stored: Container[Variant]
     ) -> Iterator[tuple[Variant, CompileReport | Rejected | None]]:
-        if not self.evaluator.compiles:
-            yield from ((variant, None) for variant in variants)
-            return
+        """Compile ahead of the caller what is not stored, where the evaluator needs it compiled."""
         setting = self.resolved.setting
-        jobs = {
-            CompileJob(
+
+        def job(variant: Variant) -> CompileJob | None:
+            if variant in stored or not self.evaluator.compiles:
+                return None
+            unit, config = variant
+            return CompileJob(
                 kernel=setting.kernel.name,
                 problem=setting.problems[-1],
                 unit=unit,
                 config=config,
                 arch=setting.gpu.arch,
-            ): (unit, config)
-            for unit, config in variants
-        }
-        for job, outcome in self.farm.run(list(jobs)):
-            yield jobs[job], outcome
+            )
+
+        if not self.evaluator.compiles:
+            return ((variant, None) for variant in variants)
+        return self.farm.stream((variant, job(variant)) for variant in variants)
 
     def _judge(
         self, unit: Unit, config: LaunchConfig, report: CompileReport | Rejected | None

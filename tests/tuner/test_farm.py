@@ -123,11 +123,13 @@ def test_a_full_disk_is_no_variants_fault(farm: CompileFarm, mxfp4: Problem) -> 
 
 
 def test_leaving_early_ends_the_processes_at_once(farm: CompileFarm, mxfp4: Problem) -> None:
-    begun = time.monotonic()
+    farm.time_limit_s = 120.0
     found = farm.run([job(mxfp4, how) for how in ("fine", "hang", "hang")])
     assert next(found)[1] == REPORT
+    begun = time.monotonic()
     found.close()  # type: ignore[attr-defined]
-    assert time.monotonic() - begun < 4.0
+    # the jobs would hang for a minute
+    assert time.monotonic() - begun < 30.0
     ((again, _),) = farm.run([job(mxfp4, "error")])
     assert again.config["how"] == "error"
 

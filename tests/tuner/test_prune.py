@@ -15,7 +15,7 @@ from rubin_tune.db.importers import read_results
 from rubin_tune.db.recorded_spaces import CodeFacts, RecordedSpace
 from rubin_tune.search_spaces import LaunchConfig, Problem, Unit
 from rubin_tune.topology import resolve_target
-from rubin_tune.tuner.prune import doubt, doubtful_last
+from rubin_tune.tuner.prune import DELAY, doubt, doubtful_later
 from rubin_tune.tuner.request import load_kernel
 
 KTT = Path(__file__).parents[2] / "../shared/data/landscapes/kernel-tuner"
@@ -50,14 +50,22 @@ def test_one_warp_group_may_feed_an_asynchronous_tensor_core() -> None:
     assert doubt(spill_bytes=0, threads=128, blocks=1, mma_kind="hmma")
 
 
-def test_doubtful_variants_are_timed_after_the_others_and_none_is_lost(
+def test_doubtful_variants_are_timed_later_and_none_is_lost(
     report: CompileReport,
 ) -> None:
     spilling = replace(report, spill_bytes=64)
     failed = Rejected(config=CONFIG, why=Why.COMPILE_ERROR)
     given = [(0, spilling), (1, report), (2, failed), (3, spilling), (4, report)]
-    found = list(doubtful_last(iter(given), resolve_target("vr200")))
+    found = list(doubtful_later(iter(given), resolve_target("vr200")))
     assert [place for place, _ in found] == [1, 2, 4, 0, 3]
+
+
+def test_a_doubtful_variant_waits_no_longer_than_its_delay(report: CompileReport) -> None:
+    spilling = replace(report, spill_bytes=64)
+    given = [(0, spilling), *((place, report) for place in range(1, 2 * DELAY))]
+    found = [place for place, _ in doubtful_later(iter(given), resolve_target("vr200"))]
+    assert found.index(0) == DELAY
+    assert sorted(found) == list(range(2 * DELAY))
 
 
 def blocks_on_sm86(code: CodeFacts) -> int:

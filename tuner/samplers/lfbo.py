@@ -6,7 +6,7 @@ threshold; its probability ranks the points that were not seen, which makes it a
 expected improvement without a model of the times. Failures are slow points to it. The classifier is a
 random forest over the encoded parameters and the given rankings. Three things are added to the method:
 
-* The start is spread over the axes; large pools add random points to it.
+* The start uses all values of the axes evenly; large pools add random points to it.
 * A forest's vote p is raised by its spread sqrt(p (1 - p)), so that a sure copy of what is known does
   not always go before a likely surprise. The threshold is drawn anew for each proposal.
 * While few points are known every third proposal comes from a Gaussian process on log times, which
@@ -164,23 +164,20 @@ class LfboSampler(PoolSampler):
 
 
 def spread(candidates: Candidates, count: int, rng: np.random.Generator) -> list[int]:
-    """Return points far from each other that use the values of each parameter evenly.
+    """Return points that use the values of each parameter evenly.
 
-    Each is the best of 60 random ones: far from those taken (L1), few of its values taken before.
+    Each is the one of 60 random points whose values were taken least so far. (Points far from each
+    other were tried as well: they are the extremes of the axes, which are seldom good.)
     """
     size = len(candidates.configs)
     values = np.array([len(p.values) for p in candidates.space.parameters])
     taken = [int(rng.integers(size))]
     while len(taken) < min(count, size):
         some = rng.choice(size, min(size, 60), replace=False)
-        codes, points = candidates.codes, candidates.points
-        far = np.abs(points[some][:, None] - points[taken][None]).sum(axis=2).min(axis=1)
-        used = (codes[some][:, None] == codes[taken][None]).sum(axis=1) * values
-        crowded = used.sum(axis=1) / (len(taken) * len(values))
-        far[np.isin(some, taken)] = -np.inf
-        scale = far.max() if far.max() > 0 else 1.0
-        taken.append(int(some[(far / scale - crowded).argmax()]))
-    return list(dict.fromkeys(taken))
+        some = some[~np.isin(some, taken)]
+        used = (candidates.codes[some][:, None] == candidates.codes[taken][None]).sum(axis=1)
+        taken.append(int(some[(used * values).sum(axis=1).argmin()]))
+    return taken
 
 
 def _finite(seen: Seen) -> Rows:
