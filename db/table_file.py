@@ -132,7 +132,7 @@ def make_document(tables: Iterable[Mapping[str, Any]]) -> Document:
 
 def document_of(groups: Groups) -> Document:
     """Return the document of rows by (op, unit, problem), in the one order that has a hash."""
-    texts = {problem: plain_text(problem) for _, _, problem in groups}
+    texts = {problem: plain_text(problem) for problem in {place[2] for place in groups}}
     problems = {text: problem for problem, text in texts.items()}
     numbers = _numbers(sorted(problems))
     places = sorted(groups, key=lambda place: (place[0], place[1], texts[place[2]]))

@@ -20,7 +20,6 @@ what to do. Callers read the attributes, never the text.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -48,7 +47,10 @@ class UnknownName(InvalidInput):
         self.kind = kind
         self.name = name
         self.known = sorted(known)
-        self.near = difflib.get_close_matches(name.lower(), self.known, n=3, cutoff=0.5)
+        # Imported here: a server that loads a table gives no wrong names.
+        from difflib import get_close_matches
+
+        self.near = get_close_matches(name.lower(), self.known, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(self.near)}? " if self.near else ""
         text = f"unknown {kind} {name!r}: {hint}known are {', '.join(self.known) or 'none'}"
         super().__init__(f"{text}; {advice}" if advice else text)
