@@ -8,7 +8,6 @@ revision, a damaged file) it leaves to the store, which says what is wrong in wo
 from __future__ import annotations
 
 import json
-import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -22,13 +21,12 @@ from . import codec
 from .formats.json import rounded
 from .frozen import FrozenDict
 from .records import Evidence, Silicon
-from .table_check import NEEDS, Document
+from .table_check import NEEDS, TABLE_SCHEMA, Document
 from .table_file import (
     NO_NEEDS,
     Key,
     Needs,
     Place,
-    document_of,
     layer_needs,
     problem_keys,
 )
@@ -50,7 +48,7 @@ _COMPILES = """
     SELECT id, record FROM compiles WHERE id IN (SELECT compile_id FROM winners)
 """
 # A stored problem is canonical JSON, so its two counts stand first and last.
-_COUNTS = re.compile(r'\{"capacity":(\d+),(.*),"tokens":(\d+)\}')
+_CAPACITY, _TOKENS = '{"capacity":', ',"tokens":'
 # Where these stand in a row of winners, after its place (kernel, unit, problem, silicon).
 _CONFIG, _EVIDENCE, _, _REPORT, _SWEEP = range(4, 9)
 
@@ -101,22 +99,39 @@ class _Rows:
     compiles: list[tuple[int, str]]
 
     def document(self) -> Document:
-        """Return the table document."""
-        groups, needs = self._strongest(), self._needs()
-        own = layer_needs(groups, lambda row: (row[_SWEEP], needs.get(row[_REPORT], NO_NEEDS)))
-        texts = dict.fromkeys(row[_CONFIG] for rows in groups.values() for row in rows.values())
-        configs = dict(zip(texts, _parsed(texts), strict=True))
-        words = {int(evidence): evidence.word for evidence in Evidence}
-        return document_of(
-            {
-                place: [
-                    (tokens, configs[text], words[evidence], need, rounded(time_us))
-                    for (tokens, row), need in zip(rows.items(), own[place], strict=True)
-                    for text, evidence, time_us in [row[_CONFIG:_REPORT]]
-                ]
-                for place, rows in groups.items()
-            }
+        """Return a document of the rows: whole, though not in the order that has a hash."""
+        groups, reports = self._strongest(), self._needs()
+        asked = layer_needs(groups, lambda row: (row[_SWEEP], reports.get(row[_REPORT], NO_NEEDS)))
+        held = [
+            sorted(zip(rows.items(), asked[place], strict=True)) for place, rows in groups.items()
+        ]
+        flat = [one for rows in held for one in rows]
+        rows = [row for (_, row), _ in flat]
+        needs = [need for _, need in flat]
+        texts, evidence, times = (
+            [row[at] for row in rows] for at in (_CONFIG, _EVIDENCE, _EVIDENCE + 1)
         )
+        kinds, numbers = _kinds(dict.fromkeys(texts))
+        known = {need: number for number, need in enumerate(dict.fromkeys(needs))}
+        letters = {int(one): one.word[0] for one in Evidence}
+        problems = {problem: number for number, problem in enumerate({p for _, _, p in groups})}
+        return {
+            "schema": TABLE_SCHEMA,
+            "configs": kinds,
+            "needs": {name: [need[i] for need in known] for i, name in enumerate(NEEDS)},
+            "problems": [dict(problem) for problem in problems],
+            "groups": [
+                {"op": op, "unit": unit, "problem": problems[problem], "rows": len(own)}
+                for (op, unit, problem), own in zip(groups, held, strict=True)
+            ],
+            "rows": {
+                "tokens": [tokens for (tokens, _), _ in flat],
+                "config": [numbers[text] for text in texts],
+                "evidence": "".join([letters[one] for one in evidence]),
+                "needs": [known[need] for need in needs],
+                "time_us": [rounded(time_us) for time_us in times],
+            },
+        }
 
     def _strongest(self) -> dict[Place, dict[int, tuple[Any, ...]]]:
         """Return the rows of each place: the strongest evidence, then the newest."""
@@ -176,11 +191,26 @@ def _layer(record: str) -> tuple[str, str]:
 
     Without a capacity of its own (then "") a problem is looked up alike at each.
     """
-    split = _COUNTS.fullmatch(record)
-    if split is None:
+    head, _, rest = record.partition(",")
+    layer, _, tail = rest.rpartition(_TOKENS)
+    capacity, tokens = head[len(_CAPACITY) :], tail[:-1]
+    if not (head.startswith(_CAPACITY) and capacity.isdigit() and tokens.isdigit()):
         return record, ""
-    capacity, layer, tokens = split.groups()
     return layer, "" if capacity == tokens else capacity
+
+
+def _kinds(texts: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return configs by their parameters, none in parts, and the number of each text."""
+    kinds: dict[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]] = {}
+    known = list(texts)
+    for text, config in zip(known, _parsed(known), strict=True):
+        kinds.setdefault(tuple(config), []).append((text, tuple(config.values())))
+    written, numbers = [], dict[str, int]()
+    for names, rows in kinds.items():
+        numbers.update({text: len(numbers) + i for i, (text, _) in enumerate(rows)})
+        columns = map(list, zip(*(values for _, values in rows), strict=True))
+        written.append({"count": len(rows), "values": dict(zip(names, columns, strict=True))})
+    return written, numbers
 
 
 def _parsed(texts: Iterable[str]) -> list[Any]:

@@ -16,7 +16,7 @@ from ..db.frozen import FrozenDict
 from ..db.table_check import EVIDENCE, NEEDS, Document, ranges, wrong_document
 from ..db.table_configs import configs_of
 from ..db.table_file import content_hash
-from ..db.table_read import checked, read_table
+from ..db.table_read import checked, in_order, read_table
 from ..errors import DatabaseRefused, InvalidInput
 from .choices import Choice, Choices, Look, Miss, Row, Value, choices_of, default_choices
 from .limits import Limits
@@ -196,7 +196,8 @@ class Table:
     def content_hash(self) -> str:
         """Equal on two ranks exactly when their tables are; `gpu` does not change it."""
         if not self._content_hash:
-            self._content_hash = content_hash(self._document)
+            # A database's rows are put in order only where the hash is asked for.
+            self._content_hash = content_hash(in_order(self._document))
         return self._content_hash
 
     @property
