@@ -66,8 +66,12 @@ class Database:
             ) from error
 
 
-def open_database(target: str | Path, *, wait_s: float, create: bool) -> Database:
+def open_database(
+    target: str | Path, *, wait_s: float, create: bool, migrate: bool = True
+) -> Database:
     """Open a database, migrate it to the newest tables, and return it.
+
+    Without `migrate` one whose tables are older is refused instead, and nothing is written.
 
     Raises:
         DatabaseRefused: see `open_store`.
@@ -78,11 +82,29 @@ def open_database(target: str | Path, *, wait_s: float, create: bool) -> Databas
     database = _sqlite(url, wait_s, create) if _is_sqlite(url) else _postgresql(url, wait_s)
     try:
         with database._words(opening=True):
-            _prepare(database)
+            if migrate:
+                _prepare(database)
+            else:
+                _refuse_older(database)
     except BaseException:
         database.close()
         raise
     return database
+
+
+def revision_of(target: str | Path, *, wait_s: float) -> str:
+    """Return the revision of a database's tables, "" for an empty one; writes nothing.
+
+    Raises:
+        DatabaseRefused: see `open_store`; a file that does not exist too.
+    """
+    url = _url(target)
+    database = _sqlite(url, wait_s, False) if _is_sqlite(url) else _postgresql(url, wait_s)
+    try:
+        with database.reading(opening=True) as connection:
+            return _revision(connection, database.shown)
+    finally:
+        database.close()
 
 
 def _url(target: str | Path) -> URL:
@@ -208,6 +230,8 @@ def _postgresql(url: URL, wait_s: float) -> Database:
     def set_up(connection: Any, _: object) -> None:
         with connection.cursor() as cursor:
             cursor.execute(f"SET lock_timeout = {max(1, int(wait_s * 1000))}")
+            # Times without a zone are UTC, as SQLite's are.
+            cursor.execute("SET TIME ZONE 'UTC'")
         connection.commit()
 
     event.listen(engine, "connect", set_up)
@@ -215,6 +239,17 @@ def _postgresql(url: URL, wait_s: float) -> Database:
 
 
 # Whose it is, how new it is
+
+
+def _refuse_older(database: Database) -> None:
+    with database.reading(opening=True) as connection:
+        found = _revision(connection, database.shown)
+    if found != REVISIONS[-1]:
+        older = f"has tables {found}" if found else "is empty"
+        raise DatabaseRefused(
+            f"database {database.shown!r} {older}, this rubin-tune writes {REVISIONS[-1]}: run "
+            f"rubin-tune db upgrade --db {database.shown} first"
+        )
 
 
 def _prepare(database: Database) -> None:

@@ -32,11 +32,11 @@ from .table_file import (
 )
 
 # Revisions whose winners these statements read.
-READS = ("0001", "0002", "0003")
+READS = ("0001", "0002")
 _REVISION = "SELECT version_num FROM rubin_tune_version"
 _WINNERS = """
     SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id
-    FROM winners ORDER BY id
+    FROM winners JOIN sweeps ON sweeps.id = sweep_id ORDER BY started_at, winners.id
 """
 _PROBLEMS = """
     SELECT id, tokens, record FROM problems WHERE id IN (SELECT problem_id FROM winners)

@@ -365,7 +365,7 @@ class StoreContract:
 
     def test_a_lock_is_waited_for_and_then_told(self, store: Store, opens: Opens) -> None:
         with store, closing(opens()) as second, store._writing() as holder:
-            store._put_trial(holder, TRIAL, fresh=False)
+            store._put(holder, [TRIAL], fresh=False)
             with pytest.raises(DatabaseBusy, match=r"is locked .* waited 0\.3 s"):
                 second.add_trial(TRIAL)
 
