@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Table, and_, exists, or_, select
+from sqlalchemy import Connection, RowMapping, Table, exists, select
 
 from ..errors import RubinTuneError
 from . import codec
 from .codec import dumps, loads
 from .copying import batches
-from .engine import Database
+from .engine import Database, open_database
+from .grounds import is_of
 from .records import Evidence, Why
 from .rows import report_key
 from .schema import compiles, metadata, problems, silicons, toolchains, trials, winners
@@ -67,23 +69,19 @@ def check(database: Database) -> list[Finding]:
         ]
 
 
-def stands_on(row: type[object] | None = None) -> ColumnElement[bool]:
-    """Say, in a query over trials, that a winner stands on the trial: its config or the default's."""
-    return exists().where(_is_of(winners.c.config) | _is_of(winners.c.default_config))
+def check_database(
+    target: str | Path, *, wait_s: float = 30.0
+) -> tuple[str, list[Finding]]:
+    """Open a database, check it, and return its name and what is wrong.
 
-
-def _is_of(config: ColumnElement[str]) -> ColumnElement[bool]:
-    final = winners.c.policy + "+final"
-    return and_(
-        winners.c.problem_id == trials.c.problem_id,
-        winners.c.unit == trials.c.unit,
-        winners.c.kernel == trials.c.kernel,
-        winners.c.source_hash == trials.c.source_hash,
-        winners.c.silicon_id == trials.c.silicon_id,
-        winners.c.toolchain_id == trials.c.toolchain_id,
-        config == trials.c.config,
-        or_(trials.c.policy == winners.c.policy, trials.c.policy == final),
-    )
+    Raises:
+        DatabaseRefused: see `open_store`.
+    """
+    database = open_database(target, wait_s=wait_s, create=False)
+    try:
+        return database.shown, check(database)
+    finally:
+        database.close()
 
 
 def _sqlite_damage(connection: Connection) -> list[Finding]:
@@ -215,7 +213,7 @@ def _reads(read: Callable[[], bool]) -> bool:
 def _unfounded(connection: Connection) -> Iterator[Finding]:
     """Find winners of a GEMM whose own trial is gone."""
     lost = select(winners.c.id).where(
-        winners.c.unit.in_(("gate_up", "down")), ~exists().where(_is_of(winners.c.config))
+        winners.c.unit.in_(("gate_up", "down")), ~exists().where(is_of(winners.c.config))
     )
     ids = list(connection.execute(lost).scalars())
     if ids:

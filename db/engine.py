@@ -107,6 +107,21 @@ def revision_of(target: str | Path, *, wait_s: float) -> str:
         database.close()
 
 
+def shown_name(target: str | Path) -> str:
+    """Return how a path or URL is printed: without its password.
+
+    Raises:
+        DatabaseRefused: it is neither.
+    """
+    return _shown(_url(target))
+
+
+def sqlite_path(target: str | Path) -> Path | None:
+    """Return the file of an SQLite database, None for one on a server."""
+    url = _url(target)
+    return Path(url.database or "").expanduser() if _is_sqlite(url) else None
+
+
 def _url(target: str | Path) -> URL:
     if isinstance(target, Path) or "://" not in target:
         return URL.create("sqlite", database=str(target))

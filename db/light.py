@@ -32,7 +32,7 @@ from .table_file import (
 )
 
 # Revisions whose winners these statements read.
-READS = ("0001", "0002")
+READS = ("0001", "0002", "0003", "0004")
 _REVISION = "SELECT version_num FROM rubin_tune_version"
 _WINNERS = """
     SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id

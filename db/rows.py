@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Row
@@ -73,6 +75,12 @@ def seed_of(row: Row[Any]) -> Seed:
     """Return the seed of a row."""
     values = {name: getattr(row, name) for name in _SEED_COLUMNS}
     return Seed(**values, config=codec.config_from_json(loads(row.config)))
+
+
+@lru_cache(maxsize=4096)
+def report_key(report: CompileReport) -> str:
+    """Return the key of a compile report: equal reports are one row."""
+    return hashlib.sha256(dumps(codec.compile_to_json(report)).encode()).hexdigest()
 
 
 def _shared_values(row: Trial | Winner) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 # Revisions of db/migrations/versions, oldest first; the last is what this version writes.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003", "0004")
 VERSION_TABLE = "rubin_tune_version"
 # "rtun" in ASCII: SQLite files of ours carry it in their header (PRAGMA application_id).
 APPLICATION_ID = 0x7274756E

@@ -6,7 +6,6 @@ come out as ours, in words (db/faults.py); passwords of URLs never come out.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -36,7 +35,7 @@ from .codec import dumps, loads
 from .engine import Database, open_database
 from .notes import SweepNote, note_of
 from .records import CompileReport, Evidence, Silicon, Toolchain, Trial, Winner
-from .rows import RowReader, seed_of, seed_values, trial_values, winner_values
+from .rows import RowReader, report_key, seed_of, seed_values, trial_values, winner_values
 from .schema import compiles, portfolios, silicons, sweeps, toolchains, trials, winners
 from .schema import problems as _problems
 from .schema import seeds as _seeds
@@ -68,11 +67,17 @@ def open_store(
         DatabaseBusy: locked for longer than `wait_s`.
         StorageFull: no room for the tables.
     """
-    if target is None:
-        target = default_path()
-        if create:
-            target.parent.mkdir(parents=True, exist_ok=True)
-    return Store(open_database(target, wait_s=wait_s, create=create))
+    found = writable_target(target) if create else (target or default_path())
+    return Store(open_database(found, wait_s=wait_s, create=create))
+
+
+def writable_target(target: str | Path | None) -> str | Path:
+    """Return the database meant; None = the user's own, whose folder is made."""
+    if target is not None:
+        return target
+    path = default_path()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 Keyed = Silicon | Toolchain | CompileReport | Problem
@@ -490,7 +495,7 @@ class Store:
             _problems: [(_problem_key(row.problem), row.problem) for row in rows],
             silicons: [(row.silicon.key, row.silicon) for row in rows],
             toolchains: [(row.toolchain.key, row.toolchain) for row in rows],
-            compiles: [row.compile and (_report_key(row.compile), row.compile) for row in rows],
+            compiles: [row.compile and (report_key(row.compile), row.compile) for row in rows],
         }
         found: list[dict[str, int | None]] = [
             {"sweep_id": self._sweep_row(connection, row.sweep_id)} for row in rows
@@ -575,11 +580,6 @@ def _joined(table: Table) -> Select[Any]:
 @lru_cache(maxsize=4096)
 def _problem_key(problem: Problem) -> str:
     return problem.key
-
-
-@lru_cache(maxsize=4096)
-def _report_key(report: CompileReport) -> str:
-    return hashlib.sha256(dumps(codec.compile_to_json(report)).encode()).hexdigest()
 
 
 def _columns(record: Keyed) -> dict[str, Any]:

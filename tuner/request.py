@@ -162,7 +162,7 @@ def resolve(request: SweepRequest) -> Resolved:
     kernel = load_kernel(request.kernel)
     load("tuner.samplers", request.sampler)
     gpu, live = resolve_gpu(request.target)
-    evaluator, argument = _evaluator(request.evaluator, gpu, live)
+    evaluator, argument = choose_evaluator(request.evaluator, gpu, live)
     kernel.require(evaluator)
     if evaluator != "recorded":
         require_target(gpu.arch)
@@ -198,7 +198,13 @@ def _ladder(request: SweepRequest, recording: str) -> tuple[int, ...]:
     return VLLM_LADDER
 
 
-def _evaluator(text: str, gpu: Gpu, live: bool) -> tuple[str, str]:
+def choose_evaluator(text: str, gpu: Gpu, live: bool) -> tuple[str, str]:
+    """Return the name and argument of the evaluator that an option means.
+
+    Raises:
+        UnknownName: no such evaluator.
+        InvalidInput: it cannot time that GPU here, or names no file.
+    """
     name, _, argument = text.partition(":")
     if name == "auto":
         name = "gpu" if live else "model"

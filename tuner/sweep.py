@@ -44,6 +44,7 @@ FINAL_LAYERS = 3
 FINAL = "+final"
 
 Variant = tuple[Unit, LaunchConfig]
+Outcomes = dict[Unit, dict[int, dict[LaunchConfig, Outcome]]]
 
 
 def sweep(
@@ -93,6 +94,35 @@ def sweep(
         return run.result()
 
 
+def time_again(
+    resolved: Resolved,
+    variants: Sequence[Variant],
+    *,
+    evaluator: Evaluator,
+    store: Store,
+    farm: CompileFarm,
+    progress: Progress | None = None,
+) -> tuple[SweepResult, Outcomes]:
+    """Evaluate these variants only, choose among them as a sweep does, and commit both.
+
+    Returns:
+        The result, and every outcome by unit, token count and config.
+
+    Raises:
+        RubinTuneError: the run broke off; what was committed is kept.
+    """
+    run = _Run(
+        resolved=resolved,
+        evaluator=evaluator,
+        store=store,
+        farm=farm,
+        progress=progress or Silence(),
+        started=time.monotonic(),
+        fresh=False,
+    )
+    return run.over(variants), run.outcomes
+
+
 @dataclass(slots=True, kw_only=True)
 class _Run:
     """One sweep under way."""
@@ -105,7 +135,7 @@ class _Run:
     started: float
     fresh: bool
     sweep_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    outcomes: dict[Unit, dict[int, dict[LaunchConfig, Outcome]]] = field(default_factory=dict)
+    outcomes: Outcomes = field(default_factory=dict)
     reports: dict[Variant, CompileReport] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     stopped: bool = False
@@ -157,6 +187,24 @@ class _Run:
         else:
             self.store.finish_sweep(self.sweep_id, asdict(self.counts))
         return self._result(winners, complete=not self.stopped)
+
+    def over(self, variants: Sequence[Variant]) -> SweepResult:
+        """Evaluate and choose among given variants; never taken for a sweep's own result."""
+        fingerprint = f"again:{self.sweep_id}"
+        self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
+        self.outcomes = {
+            unit: defaultdict(dict) for unit in self.resolved.setting.kernel.units()
+        }
+        self.progress.stage("variants", len(variants))
+        try:
+            self._evaluate(variants, self._known(), {})
+        except KeyboardInterrupt:
+            self.store.stop_sweep(self.sweep_id)
+            raise
+        winners = tuple(self._choose())
+        self.store.add_winners(winners)
+        self.store.finish_sweep(self.sweep_id, asdict(self.counts))
+        return self._result(winners, complete=True)
 
     def _result(self, winners: Sequence[Winner], *, complete: bool) -> SweepResult:
         return SweepResult(
@@ -337,7 +385,7 @@ class _Run:
                 self._recall(unit, config, [t for t in stored[variant] if t is not None])
             else:
                 self._judge(unit, config, report)
-            self._tell(searches[unit], unit, config)
+            self._tell(searches.get(unit), unit, config)
             self.progress.step("reused" if variant in stored else self._note(unit))
             if self._out_of_time():
                 self.stopped = True
@@ -345,9 +393,10 @@ class _Run:
             if self._gained_enough():
                 return
 
-    def _tell(self, search: UnitSearch, unit: Unit, config: LaunchConfig) -> None:
+    def _tell(self, search: UnitSearch | None, unit: Unit, config: LaunchConfig) -> None:
         times = self._times(unit, config)
-        search.tell(config, times)
+        if search is not None:
+            search.tell(config, times)
         if (unit, config) not in self.audited:
             self.enough.note(unit, times)
 
