@@ -120,7 +120,7 @@ def merge(other: str, db: str | None, as_json: bool) -> None:
 
 
 @db.command()
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE")
 @click.option("--older-than", metavar="90d", help="Trials of sweeps that began so long ago.")
 @click.option("--kernel", metavar="NAME", help="Trials of this kernel.")
 @click.option("--silicon", metavar="NAME|KEY", help="Trials of this GPU (see db stats).")
@@ -129,7 +129,7 @@ def merge(other: str, db: str | None, as_json: bool) -> None:
 @database_option
 @json_option
 def archive(
-    file: Path,
+    file: str,
     older_than: str | None,
     kernel: str | None,
     silicon: str | None,

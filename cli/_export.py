@@ -55,8 +55,10 @@ def export(
     """
     from ..tuner import SweepRequest, export_winners
 
+    stale: dict[str, int] = {}
     paths = export_winners(
         SweepRequest(kernel=kernel, **options),  # type: ignore[arg-type]
+        stale=stale,
         format_name=format_name,
         out=out,
         sweep_id=sweep_id,
@@ -66,7 +68,12 @@ def export(
         database=db,
     )
     if as_json:
-        print_json({"schema": "rubin-tune.export/1", "files": [str(p) for p in paths]})
+        files = [str(path) for path in paths]
+        print_json({"schema": "rubin-tune.export/1", "files": files, "stale": stale})
         return
     for path in paths:
         click.echo(path)
+    for why, rows in stale.items():
+        click.echo(
+            f"{rows} rows are stale ({why}): rubin-tune requalify times them again", err=True
+        )

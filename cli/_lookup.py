@@ -39,6 +39,8 @@ def lookup(
     for line in spelled(found["config"]):
         click.echo(line)
     click.echo(f"{found['evidence']}: {found['why']}")
+    for why in found["stale"]:
+        click.echo(f"stale ({why}): rubin-tune requalify times it again")
 
 
 def spelled(config: Mapping[str, Value]) -> list[str]:

@@ -7,12 +7,14 @@ import click
 from .. import __version__
 from . import (
     _compare,
+    _db,
     _explain,
     _export,
     _import,
     _inspect,
     _lookup,
     _report,
+    _requalify,
     _spaces,
     _sweep,
     _topology,
@@ -48,6 +50,8 @@ for _command in (
     _explain.explain,
     _export.export,
     _import.import_files,
+    _requalify.requalify,
+    _db.db,
     _report.report,
     _compare.compare,
     _topology.topology,

@@ -28,7 +28,6 @@ from .removal import (
 )
 from .schema import compiles, problems, silicons, sweeps, toolchains, trials, winners
 
-
 _AGE = re.compile(r"(\d+)([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
 
@@ -102,7 +101,7 @@ class Archived:
 
 def archive(
     target: str | Path,
-    path: Path,
+    out: str | Path,
     selection: Selection,
     *,
     wait_s: float = 30.0,
@@ -114,7 +113,7 @@ def archive(
 
     Args:
         target: Path or URL of the database.
-        path: The archive: a new file, or an earlier archive, which is added to.
+        out: The archive: a new file, or an earlier archive, which is added to.
         selection: Which trials.
         wait_s: Seconds to wait for a lock.
         vacuum: Shrink an SQLite file afterwards.
@@ -124,8 +123,9 @@ def archive(
         DatabaseRefused: either is none of ours, both are one, or the copy is not what was read.
         StorageFull: no room for the archive.
     """
-    if "://" in str(path):
-        raise InvalidInput("the archive must be a path: it is an SQLite file")
+    if "://" in str(out):
+        raise InvalidInput("the archive is given as a URL: must be a path, it is an SQLite file")
+    path = Path(out)
     database = open_database(target, wait_s=wait_s, create=False)
     try:
         if database.path is not None and path.exists() and database.path.samefile(path):
@@ -182,12 +182,8 @@ def _copy(
             copied = copier.trials(*selection.of(trials)).read
             won = copier.winners(*selection.of(winners)).read
             copier.portfolios()
-        with receiver.engine.connect() as own:
-            # Into the file itself and onto the disk: a power cut must not take it back.
-            own.exec_driver_sql("PRAGMA synchronous = FULL")
-            own.rollback()
-            raw = own.connection.cursor()
-            raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        # Into the file itself and onto the disk: a power cut must not take it back.
+        receiver.outside("PRAGMA synchronous = FULL", "PRAGMA wal_checkpoint(TRUNCATE)")
         return copied, won
     finally:
         receiver.close()
@@ -237,7 +233,9 @@ def _keyed(table: Table) -> Select[Any]:
 
 
 def _digest(row: RowMapping) -> bytes:
-    values = {name: value for name, value in row.items() if not name.endswith("_id") and name != "id"}
+    values = {
+        name: value for name, value in row.items() if not name.endswith("_id") and name != "id"
+    }
     text = repr(sorted(values.items())).encode("utf-8", "surrogatepass")
     return hashlib.blake2b(text, digest_size=16).digest()
 

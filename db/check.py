@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy import Connection, RowMapping, Table, exists, select
 
@@ -69,9 +68,7 @@ def check(database: Database) -> list[Finding]:
         ]
 
 
-def check_database(
-    target: str | Path, *, wait_s: float = 30.0
-) -> tuple[str, list[Finding]]:
+def check_database(target: str | Path, *, wait_s: float = 30.0) -> tuple[str, list[Finding]]:
     """Open a database, check it, and return its name and what is wrong.
 
     Raises:
@@ -117,7 +114,10 @@ def _keys(connection: Connection) -> Iterator[Finding]:
     }
     for table, holds in checks.items():
         wrong = [
-            row["id"] for rows in batches(connection, table) for row in rows if not _tried(holds, row)
+            row["id"]
+            for rows in batches(connection, table)
+            for row in rows
+            if not _tried(holds, row)
         ]
         if wrong:
             yield _finding(table, "whose key is not their content's", wrong)

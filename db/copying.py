@@ -78,9 +78,7 @@ class Copier:
         """Copy the seeds of files that the receiver has not imported."""
         files = select(*(seeds.c[name] for name in _SEED_FILE)).distinct()
         there = {tuple(row) for row in self.target.execute(files)}
-        rows = [
-            _without_id(row) for row in self.source.execute(select(seeds)).mappings()
-        ]
+        rows = [_without_id(row) for row in self.source.execute(select(seeds)).mappings()]
         new = [row for row in rows if tuple(row[name] for name in _SEED_FILE) not in there]
         if new:
             self.target.execute(insert(seeds), new)
@@ -129,7 +127,7 @@ class Copier:
             written += self._execute(insert_missing(self.target.dialect.name, table), values)
             keys = [row["key"] for row in values]
             there = select(table.c.key, table.c.id).where(table.c.key.in_(keys))
-            numbers = {key: number for key, number in self.target.execute(there)}
+            numbers = {row.key: row.id for row in self.target.execute(there)}
             known.update({number: numbers[row["key"]] for number, row in rows.items()})
         return written
 

@@ -52,6 +52,18 @@ class Database:
             with connection.begin():
                 yield connection
 
+    def outside(self, *statements: str) -> None:
+        """Run statements of SQLite that stand in no transaction."""
+        with self._words():
+            raw = self.engine.raw_connection()
+            try:
+                for statement in statements:
+                    raw.cursor().execute(statement)
+            except sqlite3.Error as error:
+                raise DBAPIError("; ".join(statements), None, error) from error
+            finally:
+                raw.close()
+
     def close(self) -> None:
         """Close all connections."""
         self.engine.dispose()

@@ -96,6 +96,8 @@ def _identity(connection: Connection) -> tuple[object, ...]:
     if connection.dialect.name == "sqlite":
         return (id(connection),)
     found = connection.execute(
-        text("SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()")
+        text(
+            "SELECT pg_postmaster_start_time(), oid FROM pg_database WHERE datname = current_database()"
+        )
     )
     return tuple(found.one())

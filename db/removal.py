@@ -76,11 +76,5 @@ def remove_empty_sweeps(connection: Connection) -> None:
 
 def give_space_back(database: Database) -> None:
     """Shrink an SQLite file to what it holds; a server does so by itself."""
-    if database.path is None:
-        return
-    with database._words():
-        raw = database.engine.raw_connection()
-        try:
-            raw.cursor().execute("VACUUM")
-        finally:
-            raw.close()
+    if database.path is not None:
+        database.outside("VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)")

@@ -36,8 +36,8 @@ class Reason:
     now: str
 
     def __str__(self) -> str:
-        """Return "triton 3.6.0 -> 3.9.0"."""
-        return f"{self.part} {self.then} -> {self.now}"
+        """Return "triton was 3.6.0, is 3.9.0"."""
+        return f"{self.part} was {self.then}, is {self.now}"
 
 
 def reasons(row: Trial | Winner, present: Present) -> tuple[Reason, ...]:
@@ -56,9 +56,9 @@ def key_reasons(
 ) -> tuple[Reason, ...]:
     """Return why rows of a key are stale: source first, then toolchain, then silicon."""
     source = present.sources.get(kernel, "")
-    found = [Reason(part="source", then=source_hash[:8], now=source[:8])] if source else []
-    if source == source_hash:
-        found = []
+    found = []
+    if source and source != source_hash:
+        found.append(Reason(part="the kernel's source", then=source_hash, now=source))
     now = present.toolchains.get(silicon.arch)
     if now is not None:
         found += _differences(toolchain, now, skip=())
@@ -70,7 +70,7 @@ def key_reasons(
 
 def in_words(found: tuple[Reason, ...]) -> str:
     """Return the reasons as one phrase, "" without any."""
-    return ", ".join(map(str, found))
+    return "; ".join(map(str, found))
 
 
 def _differences(

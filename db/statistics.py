@@ -85,9 +85,7 @@ def statistics(database: Database, *, revision: str) -> Statistics:
     with database.reading() as connection:
         groups = _groups(connection)
         counted = {
-            table.name: connection.execute(
-                select(func.count()).select_from(table)
-            ).scalar_one()
+            table.name: connection.execute(select(func.count()).select_from(table)).scalar_one()
             for table in _COUNTED
         }
         return Statistics(
@@ -135,7 +133,7 @@ def _standing(connection: Connection) -> tuple[Standing, ...]:
         .join(sweeps)
         .order_by(winners.c.evidence, sweeps.c.started_at, winners.c.id)
     )
-    newest: dict[tuple[object, ...], Row[Any]] = {}
+    newest: dict[tuple[object, ...], Any] = {}
     for row in connection.execute(statement):
         newest[row.kernel, row.problem_id, row.unit, row.silicon_id] = row
     counts = Counter(

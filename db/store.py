@@ -495,7 +495,9 @@ class Store:
             _problems: [(_problem_key(row.problem), row.problem) for row in rows],
             silicons: [(row.silicon.key, row.silicon) for row in rows],
             toolchains: [(row.toolchain.key, row.toolchain) for row in rows],
-            compiles: [row.compile and (report_key(row.compile), row.compile) for row in rows],
+            compiles: [
+                (report_key(row.compile), row.compile) if row.compile else None for row in rows
+            ],
         }
         found: list[dict[str, int | None]] = [
             {"sweep_id": self._sweep_row(connection, row.sweep_id)} for row in rows
@@ -526,9 +528,7 @@ class Store:
         statement = insert_missing(self._database.dialect, table)
         for start in range(0, len(keys), _CHUNK):
             some = keys[start : start + _CHUNK]
-            connection.execute(
-                statement, [{"key": key, **_columns(records[key])} for key in some]
-            )
+            connection.execute(statement, [{"key": key, **_columns(records[key])} for key in some])
             found = select(table.c.key, table.c.id).where(table.c.key.in_(some))
             for key, number in connection.execute(found):
                 self._ids[table.name, key] = number

@@ -65,8 +65,13 @@ def _copy(target: str | Path, backup: Path) -> None:
             source.backup(copy)
     except sqlite3.Error as error:
         backup.unlink(missing_ok=True)
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
-            raise StorageFull(f"no room for backup {str(backup)!r}: nothing was changed") from error
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+            sqlite3.SQLITE_FULL,
+            sqlite3.SQLITE_IOERR,
+        ):
+            raise StorageFull(
+                f"no room for backup {str(backup)!r}: nothing was changed"
+            ) from error
         raise DatabaseRefused(
             f"backup {str(backup)!r} cannot be made ({error}): nothing was changed"
         ) from error

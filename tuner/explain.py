@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from ..db import Rejected, Store, Toolchain, Trial, Why, Winner, open_store
-from ..db.formats.json import rounded
+from ..db.staleness import Present, reasons
 from ..runtime import Choice
 from ..search_spaces import GEMMS, LaunchConfig, Problem, Unit
 from .choose import TIE_BAND
 from .engine_files import EngineFile, engine_files
 from .request import SweepRequest, load_kernel, resolve_gpu, resolve_problem
-from .tables import choice_of, database_exists, stored_winners
+from .tables import choice_of, database_exists, row_of, stored_winners
 from .toolchain import toolchain
 
 SCHEMA = "rubin-tune.explain/1"
@@ -158,7 +158,7 @@ def explain(
     exists = database_exists(database)
     winners = stored_winners(request, database=database) if exists else []
     choice = choice_of(request, winners, tokens=tokens, unit=unit)
-    row = _row_of(choice, [w for w in winners if w.unit.value == unit])
+    row = row_of(choice, [w for w in winners if w.unit.value == unit])
     trials: dict[str, list[Trial]] = {}
     if row is not None:
         with open_store(database, create=False) as store:
@@ -182,15 +182,6 @@ def explain(
         stale=() if row is None else _stale(row, kernel.source_hash(), toolchain(gpu.arch)),
         files=tuple(files),
     )
-
-
-def _row_of(choice: Choice, winners: Sequence[Winner]) -> Winner | None:
-    """Return the winner that an answer is from."""
-    for winner in winners:
-        same_time = choice.time_us == rounded(winner.time_us)
-        if same_time and winner.config.as_dict() == choice.config:
-            return winner
-    return None
 
 
 def _units_of(row: Winner) -> list[Unit]:
@@ -311,14 +302,8 @@ def _short(rejected: Rejected) -> str:
 
 def _stale(row: Winner, source_hash: str, now: Toolchain) -> tuple[str, ...]:
     """Say in what the row's code differs from what would be built now; unknown is no difference."""
-    found = []
-    for field in fields(Toolchain):
-        then, today = getattr(row.toolchain, field.name), getattr(now, field.name)
-        if then != today and then != "" and today != "":
-            found.append(f"{field.name} was {then}, is {today}")
-    if row.source_hash != source_hash:
-        found.append(f"the kernel's source was {row.source_hash}, is {source_hash}")
-    return tuple(found)
+    present = Present(sources={row.kernel: source_hash}, toolchains={row.silicon.arch: now})
+    return tuple(map(str, reasons(row, present)))
 
 
 def _row_json(row: Winner) -> dict[str, Any]:

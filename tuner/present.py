@@ -105,6 +105,4 @@ def collect_garbage(
 ) -> list[StaleGroup]:
     """Remove trials that are stale here and that no winner needs (db/collect.py)."""
     target = default_path() if database is None else database
-    return collect(
-        target, present_of(names("kernels")), keep=keep, dry_run=dry_run, vacuum=vacuum
-    )
+    return collect(target, present_of(names("kernels")), keep=keep, dry_run=dry_run, vacuum=vacuum)

@@ -192,9 +192,7 @@ class _Run:
         """Evaluate and choose among given variants; never taken for a sweep's own result."""
         fingerprint = f"again:{self.sweep_id}"
         self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
-        self.outcomes = {
-            unit: defaultdict(dict) for unit in self.resolved.setting.kernel.units()
-        }
+        self.outcomes = {unit: defaultdict(dict) for unit in self.resolved.setting.kernel.units()}
         self.progress.stage("variants", len(variants))
         try:
             self._evaluate(variants, self._known(), {})

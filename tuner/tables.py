@@ -10,7 +10,7 @@ from typing import Any
 
 from ..db import Rejected, Trial, Winner, default_path, open_store
 from ..db.formats._format import TrialFormat
-from ..db.formats.json import table_document
+from ..db.formats.json import rounded, table_document
 from ..db.silicon import silicon_of
 from ..db.table_file import problem_keys
 from ..errors import ExportRefused, InvalidConfig, InvalidInput
@@ -20,6 +20,7 @@ from ..search_spaces import Unit
 from . import cost_model
 from .farm import CompileJob, compile_one
 from .layer import layer_config
+from .present import stale_words
 from .report import find_note, rows_of, trials_behind
 from .request import (
     DEFAULT_ROUTING,
@@ -172,6 +173,7 @@ def look_up(
     """
     winners = stored_winners(request, database=database) if database_exists(database) else []
     choice = choice_of(request, winners, tokens=tokens, unit=unit)
+    row = row_of(choice, [w for w in winners if w.unit.value == unit])
     return {
         "schema": "rubin-tune.lookup/1",
         "unit": unit,
@@ -181,6 +183,7 @@ def look_up(
         "bucket": list(choice.bucket),
         "reason": choice.reason.value,
         "why": choice.why,
+        "stale": list(stale_words([row] if row else [])),
     }
 
 
@@ -199,6 +202,15 @@ def choice_of(
     return table.lookup(kernel.name, keys, tokens, unit=unit, default=default.as_dict())
 
 
+def row_of(choice: Choice, winners: Sequence[Winner]) -> Winner | None:
+    """Return the winner that an answer is from."""
+    for winner in winners:
+        same_time = choice.time_us == rounded(winner.time_us)
+        if same_time and winner.config.as_dict() == choice.config:
+            return winner
+    return None
+
+
 def database_exists(database: str | Path | None) -> bool:
     """Whether there is a database: a URL is taken to be one."""
     target = default_path() if database is None else database
@@ -215,11 +227,12 @@ def export_winners(
     allow_predicted: bool = False,
     portfolio: int | None = None,
     database: str | Path | None = None,
+    stale: dict[str, int] | None = None,
 ) -> list[Path]:
     """Write winners as a table, or trials as studies; nothing is written when any row is refused.
 
     With `portfolio` the winners are those of the newest sweep that was held to at most so many configs
-    a GEMM.
+    a GEMM. Into `stale` goes why rows are stale, with how many: they are written all the same.
 
     Raises:
         ExportRefused: no winners, or the target engine cannot express a row.
@@ -243,6 +256,8 @@ def export_winners(
     paths: list[Path] = exporter.export(
         winners, out, device_name=device_name, allow_predicted=allow_predicted
     )
+    if stale is not None:
+        stale.update(stale_words(winners))
     return paths
 
 
