@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -13,7 +14,7 @@ from ._output import TerminalProgress, print_json
 from ._result import print_estimates, print_result
 
 # Options that say how a plan is run, not what it tunes.
-_BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
+_BESIDE_PLAN = ("plan", "dry_run", "gpus", "jobs", "fresh", "db_wait", "db", "as_json")
 
 
 @click.command()
@@ -66,6 +67,7 @@ _BESIDE_PLAN = ("plan", "dry_run", "jobs", "fresh", "db_wait", "db", "as_json")
 @click.option(
     "--dry-run", is_flag=True, help="Say what it would cost and could gain; write nothing."
 )
+@click.option("--gpus", metavar="N|UUID", help="The GPU to time on; one a sweep.")
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure again what is in the database.")
@@ -91,6 +93,7 @@ def sweep(
     dry_run: bool,
     db: str | None,
     db_wait: float,
+    gpus: str | None,
     jobs: int | None,
     fresh: bool,
     as_json: bool,
@@ -106,9 +109,14 @@ def sweep(
     """
     from ..tuner import SweepRequest
     from ..tuner.budget import parse_seconds, parse_share
+    from ..tuner.gpu_state import visible_device
     from ..tuner.misses import plan_of_misses
     from ..tuner.plan import Options, Plan, read_plan, run_plan
 
+    if gpus is not None:
+        # Before anything asks the driver, which reads it once; the timing process inherits it.
+        seen = visible_device(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        os.environ["CUDA_VISIBLE_DEVICES"] = seen
     if plan is not None:
         _refuse_beside_plan(context)
         asked = read_plan(plan)

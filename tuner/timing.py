@@ -19,6 +19,8 @@ from ..kernels._kernel import Flaw, Kernel, Launch
 from ..registry import load
 from ..search_spaces import LaunchConfig, Problem, Unit
 from .evaluation import Outcome
+from .gpu_state import Monitor, Nvml
+from .processes import resident_bytes
 from .statistics import median_interval
 
 POLICY = "graph8/1"
@@ -29,6 +31,8 @@ WARM_UPS = 2
 FIRST_SAMPLES = 3
 MORE_SAMPLES = 4
 ROUNDS = 11
+# A GPU that stays throttled (a low power limit) is timed as it is.
+REPEATS = 3
 # A variant this much slower than the best known gets no more than the first samples.
 HOPELESS = 1.25
 # Tokens at which numerics are checked: ragged against every block_m, cheap to check in float64.
@@ -101,14 +105,21 @@ class Bench:
 
 
 _bench: Bench | None = None
+_monitor: Monitor | None = None
 
 
-def start(kernel: str, seed: int, cache_dir: str) -> None:
-    """Prepare the process: called once when the pool starts it."""
-    global _bench
+def start(kernel: str, seed: int, cache_dir: str, uuid: str = "") -> None:
+    """Prepare the process: called once when the pool starts it; `uuid` is its GPU's, "" = not known."""
+    global _bench, _monitor
+    _monitor = Nvml(uuid) if uuid else None
     os.environ["TRITON_CACHE_DIR"] = cache_dir
     found: Any = load("kernels", kernel)
     _bench = Bench(found, seed)
+
+
+def watched(work: Callable[..., Any], *args: Any) -> tuple[Any, int]:
+    """Return what the work returns, and how many bytes this process holds after it."""
+    return work(*args), resident_bytes()
 
 
 def measure(task: TimingTask) -> TimingResult:
@@ -142,7 +153,7 @@ def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
         )
         for config in configs
     }
-    samples = rounds(list(graphs.values()))
+    samples = rounds(list(graphs.values()), monitor=_monitor)
     return [_outcome(config, taken) for config, taken in zip(graphs, samples, strict=True)]
 
 
@@ -161,7 +172,7 @@ def compare_layers(
         layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
         graphs.append(capture([_glue(launches) for launches in layers]))
         graphs.append(capture(layers))
-    samples = rounds(graphs)
+    samples = rounds(graphs, monitor=_monitor)
     labels = [label for _, label in pairs]
     return [
         (_outcome(label, samples[2 * i]), _outcome(label, samples[2 * i + 1]))
@@ -271,23 +282,45 @@ def sample(replay: Callable[[], None]) -> float:
 
 
 def rounds(
-    graphs: Sequence[Callable[[], None]], take: Callable[[Callable[[], None]], float] = sample
+    graphs: Sequence[Callable[[], None]],
+    take: Callable[[Callable[[], None]], float] = sample,
+    monitor: Monitor | None = None,
 ) -> list[list[float]]:
-    """Sample every graph once a round, forwards and backwards in turns."""
+    """Sample every graph once a round, forwards and backwards in turns.
+
+    A round in which the GPU was throttled is taken again, `REPEATS` times at most.
+    """
     samples: list[list[float]] = [[] for _ in graphs]
     for replay in graphs:
         for _ in range(WARM_UPS):
             replay()
     for number in range(ROUNDS):
         order = range(len(graphs)) if number % 2 == 0 else reversed(range(len(graphs)))
-        for place in order:
-            samples[place].append(take(graphs[place]))
+        for place, taken in _calm_round(graphs, tuple(order), take, monitor):
+            samples[place].append(taken)
     return samples
+
+
+def _calm_round(
+    graphs: Sequence[Callable[[], None]],
+    order: Sequence[int],
+    take: Callable[[Callable[[], None]], float],
+    monitor: Monitor | None,
+) -> list[tuple[int, float]]:
+    for _ in range(1 + REPEATS):
+        taken = [(place, take(graphs[place])) for place in order]
+        state = None if monitor is None else monitor.read()
+        if state is None or not state.throttled_by:
+            break
+    return taken
 
 
 def _outcome(config: LaunchConfig, samples: Sequence[float]) -> Outcome:
     measurement = Measurement(
-        samples_us=tuple(samples), policy=POLICY, launches_per_sample=ROTATION
+        samples_us=tuple(samples),
+        policy=POLICY,
+        launches_per_sample=ROTATION,
+        clock_mhz=_clock_mhz(),
     )
     return Outcome(
         config=config,
@@ -295,3 +328,8 @@ def _outcome(config: LaunchConfig, samples: Sequence[float]) -> Outcome:
         interval_us=median_interval(samples),
         measurement=measurement,
     )
+
+
+def _clock_mhz() -> int:
+    state = None if _monitor is None else _monitor.read()
+    return 0 if state is None else state.clock_mhz

@@ -12,6 +12,7 @@ RubinTuneError                 exit code 2: the input was refused, nothing was w
 └── BrokeOff                   exit code 3: stopped half-way; what was committed is kept
     ├── DatabaseBusy           locked for longer than we wait, or gone
     ├── StorageFull            the disk is full
+    ├── GpuBusy                another sweep or another process has the GPU
     └── WorkerLost             compile or timing processes cannot be kept alive
 
 Messages are one line, lower case, no full stop: what was given, what is wrong, what would be right,
@@ -108,6 +109,10 @@ class DatabaseBusy(BrokeOff):
 
 class StorageFull(BrokeOff):
     """The disk under the database or the cache is full."""
+
+
+class GpuBusy(BrokeOff):
+    """Another sweep or another process has the GPU, or it cannot be timed on as it is."""
 
 
 class WorkerLost(BrokeOff):

@@ -21,6 +21,8 @@ from rubin_tune.tuner.physics import beats_physics, floor_us
 from rubin_tune.tuner.request import load_kernel
 from rubin_tune.tuner.timing import TimingTask
 
+_held: list[bytes] = []
+
 
 def behave(task: TimingTask) -> str:
     """A timing process that does what the config says."""
@@ -29,6 +31,8 @@ def behave(task: TimingTask) -> str:
         os.abort()
     if how == "hang":
         time.sleep(60)
+    if how == "grow":
+        _held.append(b"x" * (64 << 20))
     if how == "raise":
         raise ValueError("an illegal memory access was encountered")
     return f"process {os.getpid()}"
@@ -76,6 +80,16 @@ def test_a_broken_variant_is_a_value_and_the_next_one_is_timed(
     after = ask(evaluator, "fine")
     assert after.startswith("process ")
     assert after != first
+
+
+def test_a_process_whose_memory_grows_is_replaced_and_its_answer_is_kept(
+    evaluator: GpuEvaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "MEMORY_GROWTH_BYTES", 32 << 20)
+    first = ask(evaluator, "fine")
+    assert ask(evaluator, "fine") == first
+    assert ask(evaluator, "grow") == first
+    assert ask(evaluator, "fine") != first
 
 
 def test_a_machine_on_which_nothing_runs_ends_the_sweep(

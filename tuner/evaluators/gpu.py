@@ -11,17 +11,21 @@ from typing import Any
 from pebble import ProcessExpired, ProcessPool
 
 from ...db import CompileReport, Evidence, Rejected, Why
-from ...errors import WorkerLost
+from ...errors import GpuBusy, WorkerLost
 from ...search_spaces import LaunchConfig, Unit
+from ...topology.driver import read_device
 from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..farm import triton_cache
+from ..gpu_state import GpuLock, Nvml, refusal
 from ..physics import beats_physics
 from ..processes import spawn_context
 from ._target import TargetEvaluator
 
 # A variant that has not finished its ladder in this time hangs (the default ladder takes under 3 s).
 TASK_LIMIT_S = 120.0
+# Compiled code and captured graphs take tens of megabytes; what grows by this much leaks.
+MEMORY_GROWTH_BYTES = 4 << 30
 # Deaths in a row after which the machine, not the variant, is at fault.
 MAX_DEATHS = 10
 
@@ -35,6 +39,8 @@ class GpuEvaluator(TargetEvaluator):
     policy: str = timing.POLICY
     compiles: bool = True
     _pool: Any = None
+    _lock: GpuLock | None = None
+    _least: int = 0
     _deaths: int = 0
     _words: list[str] = field(default_factory=list)
 
@@ -51,7 +57,7 @@ class GpuEvaluator(TargetEvaluator):
         if isinstance(result, Rejected):
             return {t: Outcome.refused(result) for t in self.setting.ladder}
         if result.poisoned:
-            self.close()
+            self._stop()
         return {tokens: self._judged(unit, tokens, o) for tokens, o in result.outcomes}
 
     def together(
@@ -76,7 +82,31 @@ class GpuEvaluator(TargetEvaluator):
         return [LayerOutcome(glue=glue, layer=layer) for glue, layer in result]
 
     def close(self) -> None:
-        """Stop the timing process; the next call starts a new one."""
+        """Stop the timing process and give the GPU back; the next call starts a new one."""
+        self._stop()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def _hold(self) -> str:
+        """Hold the GPU for this sweep and return its UUID, "" where there is no driver.
+
+        Raises:
+            GpuBusy: another sweep or process has it, or it is divided.
+        """
+        device = read_device(0, ())
+        if device is None:
+            return ""
+        if self._lock is None:
+            lock = GpuLock(device.uuid)
+            lock.hold()
+            self._lock = lock
+            why = refusal(Nvml(device.uuid).read())
+            if why:
+                raise GpuBusy(f"cannot time on {device.name}: {why}")
+        return device.uuid
+
+    def _stop(self) -> None:
         if self._pool is not None:
             self._pool.stop()
             self._pool.join()
@@ -115,6 +145,7 @@ class GpuEvaluator(TargetEvaluator):
     def _call(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
         """Run work in the timing process; a hang or a death becomes a `Rejected`."""
         if self._pool is None:
+            uuid = self._hold()
             self._pool = ProcessPool(
                 max_workers=1,
                 context=spawn_context(),
@@ -123,19 +154,25 @@ class GpuEvaluator(TargetEvaluator):
                     self.setting.kernel.name,
                     self.setting.seed,
                     str(triton_cache(self.cache_dir)),
+                    uuid,
                 ),
             )
-        future = self._pool.schedule(work, args=(task, *more), timeout=TASK_LIMIT_S)
+        future = self._pool.schedule(
+            timing.watched, args=(work, task, *more), timeout=TASK_LIMIT_S
+        )
         try:
-            result = future.result()
+            result, held = future.result()
         except FutureTimeout:
             return self._dead(task.config, Why.HANG, f"no answer within {TASK_LIMIT_S:.0f} s")
         except ProcessExpired as error:
             return self._dead(task.config, Why.CRASH, f"timing process ended: {error}")
         except Exception as error:  # noqa: BLE001 - whatever broke there, its process is not trusted again
-            self.close()
+            self._stop()
             return self._dead(task.config, Why.CRASH, f"{type(error).__name__}: {error}"[:500])
         self._deaths = 0
+        self._least = min(self._least or held, held)
+        if held - self._least > MEMORY_GROWTH_BYTES:
+            self._stop()
         return result
 
     def _dead(self, config: LaunchConfig, why: Why, detail: str) -> Rejected:
