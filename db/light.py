@@ -12,6 +12,8 @@ import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
+from itertools import count, islice
+from operator import le
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,8 +38,9 @@ READS = ("0001", "0002", "0003", "0004")
 _REVISION = "SELECT version_num FROM rubin_tune_version"
 _WINNERS = """
     SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id
-    FROM winners JOIN sweeps ON sweeps.id = sweep_id ORDER BY started_at, winners.id
+    FROM winners ORDER BY id
 """
+_SWEEPS = "SELECT id, started_at FROM sweeps"
 _PROBLEMS = """
     SELECT id, tokens, record FROM problems WHERE id IN (SELECT problem_id FROM winners)
 """
@@ -82,11 +85,22 @@ def _fetch(path: Path) -> _Rows | None:
         if [revision for (revision,) in found] not in [[known] for known in READS]:
             return None
         return _Rows(
-            winners=connection.execute(_WINNERS).fetchall(),
+            winners=_oldest_first(
+                connection.execute(_WINNERS).fetchall(),
+                dict(connection.execute(_SWEEPS).fetchall()),
+            ),
             problems=connection.execute(_PROBLEMS).fetchall(),
             silicons=connection.execute(_SILICONS).fetchall(),
             compiles=connection.execute(_COMPILES).fetchall(),
         )
+
+
+def _oldest_first(rows: list[tuple[Any, ...]], began: dict[int, str]) -> list[tuple[Any, ...]]:
+    """Put rows in the order in which their sweeps began, as they are unless databases were merged."""
+    times = [began.get(row[_SWEEP], "") for row in rows]
+    if all(map(le, times, islice(times, 1, None))):
+        return rows
+    return [row for _, _, row in sorted(zip(times, count(), rows, strict=False))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ from rubin_tune.db.archive import Selection, archive, parse_age
 from rubin_tune.db.check import check_database
 from rubin_tune.db.collect import collect
 from rubin_tune.db.engine import open_database, revision_of
+from rubin_tune.db.formats.json import table_document
+from rubin_tune.db.light import read_winners
 from rubin_tune.db.merge import merge
 from rubin_tune.db.schema import REVISIONS, problems, silicons, sweeps, trials, winners
 from rubin_tune.db.seeds import Seed
@@ -266,6 +268,18 @@ def test_an_older_winner_that_is_merged_later_does_not_stand(target: str, tmp_pa
     merge(path, target)
     with open_store(target) as store:
         assert [winner.sweep_id for winner in store.winners()] == ["s1"]
+
+
+def test_a_look_up_without_the_store_stands_by_the_same_winner(tmp_path: Path) -> None:
+    fill(tmp_path / "our.db")
+    with open_store(tmp_path / "o.db") as store:
+        store.begin_sweep("s2", "print", {})
+        store.add_winners([replace(GEMM, sweep_id="s2", config=CONFIG.replace(block_m=128))])
+    age(tmp_path / "o.db", "s2", days=3)
+    merge(tmp_path / "o.db", tmp_path / "our.db")
+    with open_store(tmp_path / "our.db") as store:
+        assert store.winners() == [GEMM]
+        assert read_winners(tmp_path / "our.db") == table_document(store.winners())
 
 
 def test_a_database_is_not_merged_with_itself(target: str) -> None:
