@@ -55,9 +55,13 @@ class Table:
 
     def fractions(self, order: Sequence[LaunchConfig]) -> Floats:
         """Return the share of the optimum's speed that the best so far has, after each evaluation."""
+        found: Floats = self.optimum / self.best_so_far(order)
+        return found
+
+    def best_so_far(self, order: Sequence[LaunchConfig]) -> Floats:
+        """Return the best time after each evaluation, inf before the first that did not fail."""
         times = [self.times[config] for config in order]
-        best = np.minimum.accumulate([math.inf if t is None else t for t in times])
-        found: Floats = self.optimum / best
+        found: Floats = np.minimum.accumulate([math.inf if t is None else t for t in times])
         return found
 
     def random_curve(self, count: int) -> Floats:
@@ -89,9 +93,7 @@ class Table:
         count = min(len(order) for order in orders)
         random = self.random_curve(count)
         slowest = max(t for t in self.times.values() if t is not None)
-        own = np.mean(
-            [np.minimum(self.optimum / self.fractions(o[:count]), slowest) for o in orders], axis=0
-        )
+        own = np.mean([np.minimum(self.best_so_far(o[:count]), slowest) for o in orders], axis=0)
         ahead = random - self.optimum
         return float(np.mean((random - own)[ahead > 0] / ahead[ahead > 0]))
 

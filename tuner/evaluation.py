@@ -91,6 +91,10 @@ class Evaluator(Protocol):
         """What made the code."""
         ...
 
+    def warm_up(self) -> None:
+        """Get ready, without waiting, while the search ranks and the first variants compile."""
+        ...
+
     def restrict(self, space: Space, unit: Unit) -> Space:
         """Return the part of a space that this evaluator knows (a recording knows its grid)."""
         ...

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import chain, zip_longest
 from math import inf
 from pathlib import Path
@@ -45,6 +47,7 @@ FINAL = "+final"
 
 Variant = tuple[Unit, LaunchConfig]
 Outcomes = dict[Unit, dict[int, dict[LaunchConfig, Outcome]]]
+Report = CompileReport | Rejected | None
 
 
 def sweep(
@@ -226,6 +229,7 @@ class _Run:
     def _search(self) -> None:
         setting, request = self.resolved.setting, self.resolved.request
         units = setting.kernel.units()
+        self.evaluator.warm_up()
         self.progress.stage("space", len(units) * len(setting.ladder))
         searches = {unit: self._open(unit) for unit in units}
         self.outcomes = {unit: defaultdict(dict) for unit in units}
@@ -375,14 +379,12 @@ class _Run:
             for variant in {(unit, config) for unit, _, config in known}
             if all(trials := [known.get((variant[0], t, variant[1])) for t in ladder])
         }
-        for variant, report in doubtful_later(
-            self._compiled(variants, stored), self.resolved.setting.gpu
-        ):
+        for variant, report, found in self._judged(variants, stored):
             unit, config = variant
-            if variant in stored:
+            if found is None:
                 self._recall(unit, config, [t for t in stored[variant] if t is not None])
             else:
-                self._judge(unit, config, report)
+                self._commit(unit, config, report, found)
             self._tell(searches.get(unit), unit, config)
             self.progress.step("reused" if variant in stored else self._note(unit))
             if self._out_of_time():
@@ -408,7 +410,7 @@ class _Run:
 
     def _compiled(
         self, variants: Iterable[Variant], stored: Container[Variant]
-    ) -> Iterator[tuple[Variant, CompileReport | Rejected | None]]:
+    ) -> Iterator[tuple[Variant, Report]]:
         """Compile ahead of the caller what is not stored, where the evaluator needs it compiled."""
         setting = self.resolved.setting
 
@@ -428,19 +430,50 @@ class _Run:
             return ((variant, None) for variant in variants)
         return self.farm.stream((variant, job(variant)) for variant in variants)
 
+    def _judged(
+        self, variants: Iterable[Variant], stored: Container[Variant]
+    ) -> Iterator[tuple[Variant, Report, Mapping[int, Outcome] | None]]:
+        """Yield variants with their outcomes (None = stored), one being evaluated ahead of the caller.
+
+        While the caller commits a variant and the search decides on a further one, the GPU is at
+        the next.
+        """
+        lane = ThreadPoolExecutor(1)
+        line: deque[tuple[Variant, Report, Future[Mapping[int, Outcome] | None]]] = deque()
+        compiled = self._compiled(variants, stored)
+        try:
+            for variant, report in doubtful_later(compiled, self.resolved.setting.gpu):
+                best = self._best(variant[0])
+                work = (
+                    _nothing if variant in stored else partial(self._judge, variant, report, best)
+                )
+                line.append((variant, report, lane.submit(work)))
+                if len(line) > 1:
+                    done, told, future = line.popleft()
+                    yield done, told, future.result()
+            for done, told, future in line:
+                yield done, told, future.result()
+        finally:
+            # Where the caller left early the evaluator is closed next, which ends what runs.
+            lane.shutdown(wait=False, cancel_futures=True)
+
     def _judge(
-        self, unit: Unit, config: LaunchConfig, report: CompileReport | Rejected | None
-    ) -> None:
+        self, variant: Variant, report: Report, best_us: Mapping[int, float]
+    ) -> Mapping[int, Outcome]:
+        """Return a variant's outcome at every token count; runs beside the caller, changes nothing of ours."""
         setting = self.resolved.setting
+        unit, config = variant
+        if isinstance(report, CompileReport):
+            report = over_limits(config, report, setting.gpu) or report
+        if isinstance(report, Rejected):
+            return {tokens: Outcome.refused(report) for tokens in setting.ladder}
+        return self.evaluator.evaluate(unit, config, report, best_us)
+
+    def _commit(
+        self, unit: Unit, config: LaunchConfig, report: Report, found: Mapping[int, Outcome]
+    ) -> None:
         if isinstance(report, CompileReport):
             self.reports[unit, config] = report
-            over = over_limits(config, report, setting.gpu)
-            report = over or report
-        found: Mapping[int, Outcome]
-        if isinstance(report, Rejected):
-            found = {tokens: Outcome.refused(report) for tokens in setting.ladder}
-        else:
-            found = self.evaluator.evaluate(unit, config, report, self._best(unit))
         for tokens, outcome in found.items():
             self.outcomes[unit][tokens][config] = outcome
             self.store.add_trial(self._trial(unit, tokens, outcome), fresh=self.fresh)
@@ -689,6 +722,10 @@ class _Run:
             policy=self.evaluator.policy,
             compile=self.reports.get((unit, outcome.config)),
         )
+
+
+def _nothing() -> None:
+    """Stand for the evaluation of what is stored."""
 
 
 def _configs(chosen: Mapping[Unit, Outcome]) -> dict[Unit, LaunchConfig]:

@@ -27,6 +27,9 @@ class TargetEvaluator:
         """The triton of this environment."""
         return toolchain(self.setting.gpu.arch)
 
+    def warm_up(self) -> None:
+        """Nothing takes time to get ready."""
+
     def restrict(self, space: Space, unit: Unit) -> Space:
         """Return the whole space: any of it can be evaluated."""
         return space

@@ -42,6 +42,9 @@ class RecordedEvaluator:
         """What the header says made the code; what it does not say stays empty."""
         return Toolchain(triton=self.landscape.triton, ptxas="", torch=self.landscape.torch)
 
+    def warm_up(self) -> None:
+        """Nothing takes time to get ready."""
+
     def restrict(self, space: Space, unit: Unit) -> Space:
         """Return the points that were recorded for the unit."""
         if unit not in self._known:
