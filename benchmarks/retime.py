@@ -105,7 +105,10 @@ def retime(
     default = {unit: kernel.default(problem, unit, gpu) for unit in kernel.units()}
     named = [*tables.items(), ("default", default), *(("pool", pair) for pair in pool)]
     layers = evaluator.layers(tokens, [pair for _, pair in named])
-    timed = [_timed(tokens, name, pair, layer) for (name, pair), layer in zip(named, layers, strict=True)]
+    timed = [
+        _timed(tokens, name, pair, layer)
+        for (name, pair), layer in zip(named, layers, strict=True)
+    ]
     ours = [t for t in timed if t.table != "pool"]
     best = min((t for t in timed if t.table == "pool"), key=lambda t: t.time_us, default=None)
     return [*ours, *([best] if best else [])]

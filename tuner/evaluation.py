@@ -116,7 +116,10 @@ class Evaluator(Protocol):
     def together(
         self, unit: Unit, tokens: int, configs: Sequence[LaunchConfig]
     ) -> Mapping[LaunchConfig, Outcome]:
-        """Re-measure configs in one batch, interleaved, so that their times may be compared."""
+        """Re-measure configs in one batch, interleaved, so that their times may be compared.
+
+        The first is never dropped from the batch, however slow.
+        """
         ...
 
     def layers(self, tokens: int, pairs: Sequence[Pair]) -> list[LayerOutcome]:

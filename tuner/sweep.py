@@ -672,7 +672,7 @@ class _Run:
                 taken[kind] += 1
                 configs.append(outcome.config)
         if any(o.config == default for o in ranked):
-            configs.append(default)
+            configs.insert(0, default)
         return list(dict.fromkeys(configs))
 
     def _surroundings(

@@ -8,9 +8,10 @@ are taken in alternating rounds.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -21,20 +22,19 @@ from ..search_spaces import LaunchConfig, Problem, Unit
 from .evaluation import Outcome
 from .gpu_state import Monitor, Nvml
 from .processes import resident_bytes
+from .race import FIRST_ROUNDS, hopeless, race
 from .statistics import median_interval
 
-POLICY = "graph8/1"
-"""8 launches a CUDA graph, rotated; 1: 2 warm-up replays, 3 to 7 samples, 11 rounds for finalists."""
+POLICY = "graph8/2"
+"""8 launches a CUDA graph, rotated; 2: 2 warm-up replays, 3 samples, 4 more unless they show that a
+variant loses (tuner/race.py); finalists race over 11 rounds, losers leave it."""
 
 ROTATION = 8
 WARM_UPS = 2
-FIRST_SAMPLES = 3
 MORE_SAMPLES = 4
 ROUNDS = 11
 # A GPU that stays throttled (a low power limit) is timed as it is.
 REPEATS = 3
-# A variant this much slower than the best known gets no more than the first samples.
-HOPELESS = 1.25
 # Tokens at which numerics are checked: ragged against every block_m, cheap to check in float64.
 VERIFY_TOKENS = 53
 
@@ -122,6 +122,13 @@ def watched(work: Callable[..., Any], *args: Any) -> tuple[Any, int]:
     return work(*args), resident_bytes()
 
 
+def prepare(problems: Sequence[Problem]) -> None:
+    """Make the inputs that every variant is timed with."""
+    bench = _require()
+    for problem in problems:
+        bench.inputs(problem)
+
+
 def measure(task: TimingTask) -> TimingResult:
     """Verify one variant, then time it at every token count of the task."""
 
@@ -144,7 +151,7 @@ def measure(task: TimingTask) -> TimingResult:
 
 
 def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
-    """Time several configs of one unit in alternating rounds (the task's first problem)."""
+    """Race several configs of one unit (the task's first problem); the first, the default, never leaves."""
     bench = _require()
     problem = task.problems[0]
     graphs = {
@@ -153,7 +160,7 @@ def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
         )
         for config in configs
     }
-    samples = rounds(list(graphs.values()), monitor=_monitor)
+    samples = rounds(list(graphs.values()), monitor=_monitor, kept=(0,))
     return [_outcome(config, taken) for config, taken in zip(graphs, samples, strict=True)]
 
 
@@ -172,7 +179,7 @@ def compare_layers(
         layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
         graphs.append(capture([_glue(launches) for launches in layers]))
         graphs.append(capture(layers))
-    samples = rounds(graphs, monitor=_monitor)
+    samples = rounds(graphs, monitor=_monitor, kept=range(len(graphs)))
     labels = [label for _, label in pairs]
     return [
         (_outcome(label, samples[2 * i]), _outcome(label, samples[2 * i + 1]))
@@ -233,8 +240,8 @@ def _screen(bench: Bench, task: TimingTask, problem: Problem, best: float | None
     )
     for _ in range(WARM_UPS):
         graph()
-    samples = [sample(graph) for _ in range(FIRST_SAMPLES)]
-    if best is None or min(samples) < HOPELESS * best:
+    samples = [sample(graph) for _ in range(FIRST_ROUNDS)]
+    if best is None or not hopeless(samples, best):
         samples += [sample(graph) for _ in range(MORE_SAMPLES)]
     return _outcome(task.config, samples)
 
@@ -285,20 +292,23 @@ def rounds(
     graphs: Sequence[Callable[[], None]],
     take: Callable[[Callable[[], None]], float] = sample,
     monitor: Monitor | None = None,
+    kept: Collection[int] = (),
 ) -> list[list[float]]:
-    """Sample every graph once a round, forwards and backwards in turns.
+    """Race graphs over `ROUNDS`, each round forwards or backwards in turns; the `kept` never leave.
 
     A round in which the GPU was throttled is taken again, `REPEATS` times at most.
     """
-    samples: list[list[float]] = [[] for _ in graphs]
     for replay in graphs:
         for _ in range(WARM_UPS):
             replay()
-    for number in range(ROUNDS):
-        order = range(len(graphs)) if number % 2 == 0 else reversed(range(len(graphs)))
-        for place, taken in _calm_round(graphs, tuple(order), take, monitor):
-            samples[place].append(taken)
-    return samples
+    turns = itertools.count()
+
+    def sample_round(alive: Sequence[int]) -> list[float]:
+        order = alive if next(turns) % 2 == 0 else alive[::-1]
+        taken = dict(_calm_round(graphs, order, take, monitor))
+        return [taken[place] for place in alive]
+
+    return race(len(graphs), sample_round, rounds=ROUNDS, kept=kept, until_equal=False)
 
 
 def _calm_round(

@@ -44,6 +44,12 @@ class GpuEvaluator(TargetEvaluator):
     _deaths: int = 0
     _words: list[str] = field(default_factory=list)
 
+    def warm_up(self) -> None:
+        """Start the timing process and let it make its inputs; what fails there fails again when timing."""
+        self._process().schedule(
+            timing.prepare, args=(self.setting.problems,), timeout=TASK_LIMIT_S
+        )
+
     def evaluate(
         self,
         unit: Unit,
@@ -144,20 +150,7 @@ class GpuEvaluator(TargetEvaluator):
 
     def _call(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
         """Run work in the timing process; a hang or a death becomes a `Rejected`."""
-        if self._pool is None:
-            uuid = self._hold()
-            self._pool = ProcessPool(
-                max_workers=1,
-                context=spawn_context(),
-                initializer=timing.start,
-                initargs=(
-                    self.setting.kernel.name,
-                    self.setting.seed,
-                    str(triton_cache(self.cache_dir)),
-                    uuid,
-                ),
-            )
-        future = self._pool.schedule(
+        future = self._process().schedule(
             timing.watched, args=(work, task, *more), timeout=TASK_LIMIT_S
         )
         try:
@@ -174,6 +167,23 @@ class GpuEvaluator(TargetEvaluator):
         if held - self._least > MEMORY_GROWTH_BYTES:
             self._stop()
         return result
+
+    def _process(self) -> Any:
+        """Return the pool of one process, started where there is none."""
+        if self._pool is None:
+            uuid = self._hold()
+            self._pool = ProcessPool(
+                max_workers=1,
+                context=spawn_context(),
+                initializer=timing.start,
+                initargs=(
+                    self.setting.kernel.name,
+                    self.setting.seed,
+                    str(triton_cache(self.cache_dir)),
+                    uuid,
+                ),
+            )
+        return self._pool
 
     def _dead(self, config: LaunchConfig, why: Why, detail: str) -> Rejected:
         self._deaths += 1
