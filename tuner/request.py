@@ -36,7 +36,7 @@ DEFAULT_ROUTING = "lognormal:0.5"
 # Recorded landscapes and most published tables draw experts uniformly.
 RECORDED_ROUTING = "uniform"
 # Variants a GEMM. The model's are each compiled (about 1.5 s on one core); a GPU's are timed too.
-DEFAULT_TRIALS = {"model": 64, "gpu": 96, "recorded": 96}
+DEFAULT_TRIALS = {"model": 64, "gpu": 200, "recorded": 96}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

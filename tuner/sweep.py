@@ -249,17 +249,27 @@ class _Run:
         ]
         for variant in chain.from_iterable(zip_longest(*begun)):
             if variant is not None:
-                left[variant[0]] -= 1
-                yield variant
+                yield from self._with_partners(variant, searches, left)
         open_ = list(searches)
         while open_ and not self._gained_enough():
             for unit in tuple(open_):
                 asked = searches[unit].ask(1) if left[unit] > 0 else []
-                left[unit] -= 1
                 if asked:
-                    yield unit, asked[0]
+                    yield from self._with_partners((unit, asked[0]), searches, left)
                 else:
                     open_.remove(unit)
+
+    def _with_partners(
+        self, variant: Variant, searches: Mapping[Unit, UnitSearch], left: dict[Unit, int]
+    ) -> Iterator[Variant]:
+        """Yield a variant, and the same config of units that must have it too."""
+        unit, config = variant
+        left[unit] -= 1
+        yield variant
+        for other, search in searches.items():
+            for joined in search.join(config) if other is not unit else ():
+                left[other] -= 1
+                yield other, joined
 
     def _step(self) -> int:
         """Variants a unit that the sampler is asked for at a time."""
@@ -316,6 +326,7 @@ class _Run:
             rankings=rankings,
             sampler=self.resolved.request.sampler,
             seed=self.resolved.request.seed,
+            coupling=setting.kernel.coupling,
         )
 
     def _first(self, unit: Unit, search: UnitSearch) -> list[LaunchConfig]:

@@ -68,3 +68,36 @@ def test_first_takes_defaults_then_the_ranking_of_each_token_count_in_turns() ->
     found = search("random")
     legal = toy_space().legal()
     assert found.first(3, [legal[5]]) == [legal[5], legal[0], legal[-1]]
+
+
+@pytest.mark.parametrize("sampler", names("tuner.samplers"))
+def test_every_coupling_is_searched_in_turns(sampler: str) -> None:
+    space = toy_space()
+    legal = space.legal()
+    found = UnitSearch(
+        space=space,
+        rankings={1: [legal]},
+        sampler=sampler,
+        coupling=lambda config: str(config["c"]),
+    )
+    for config in found.first(4, []):
+        # one coupling looks far better: the other must be searched all the same
+        found.tell(config, {1: 1.0 if config["c"] else 50.0})
+    asked = found.ask(10)
+    assert sum(config["c"] is True for config in asked) == 5
+
+
+def test_too_many_couplings_are_searched_together() -> None:
+    space = toy_space()
+    found = UnitSearch(space=space, rankings={1: []}, coupling=lambda config: config.key)
+    assert len(found.ask(len(space.legal()))) == len(space.legal())
+
+
+def test_what_another_unit_evaluates_is_joined_where_units_share_configs() -> None:
+    space = toy_space()
+    shared = UnitSearch(space=space, rankings={1: []}, coupling=lambda config: config.key)
+    config = shared.ask(1)[0]
+    other = UnitSearch(space=space, rankings={1: []}, coupling=lambda config: config.key)
+    assert other.join(config) == [config]
+    assert other.join(config) == []
+    assert search("random").join(config) == []

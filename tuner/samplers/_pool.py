@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ...search_spaces import LaunchConfig
 from ..candidates import Candidates, Floats, Rows
+
+# Timed points of a class from which a sampler may learn about it.
+ENOUGH = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +40,13 @@ class Seen:
         """How many did not fail."""
         return int(np.isfinite(self.times).sum())
 
+    def among(self, allowed: Rows) -> Seen:
+        """Return what is known of some rows; of all where too little is known of those."""
+        unseen = self.unseen[np.isin(self.unseen, allowed)]
+        own = np.isin(self.rows, allowed)
+        known = replace(self, rows=self.rows[own], times=self.times[own], unseen=unseen)
+        return known if known.timed >= ENOUGH else replace(self, unseen=unseen)
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class PoolSampler(optuna.samplers.BaseSampler):
@@ -44,6 +54,8 @@ class PoolSampler(optuna.samplers.BaseSampler):
 
     candidates: Candidates
     seed: int
+    allowed: Rows | None = None
+    """Rows among which the next point is chosen, None = all; the search sets it before it asks."""
     rng: np.random.Generator = field(init=False)
     _rows: dict[int, int | None] = field(default_factory=dict)
 
@@ -94,12 +106,13 @@ class PoolSampler(optuna.samplers.BaseSampler):
             if trial.state.is_finished():
                 rows.append(row)
                 times.append(_value(trial))
-        return Seen(
+        found = Seen(
             rows=np.array(rows, dtype=np.intp),
             times=np.array(times, dtype=np.float64),
             unseen=np.flatnonzero(unseen),
             count=int((~unseen).sum()),
         )
+        return found if self.allowed is None else found.among(self.allowed)
 
     def _row(self, trial: FrozenTrial) -> int | None:
         if trial.number not in self._rows:
