@@ -5,6 +5,8 @@
 #   bash .ci/postgres.sh stop
 #
 # Run again, it prints the URL of the server that runs already. Its data are worth nothing: fsync is off.
+# `halt` stops the server at once and keeps its data, `resume` starts it again at the same address.
+# RUBIN_TUNE_POSTGRES_HOME: another folder, another server.
 set -euo pipefail
 
 home="${RUBIN_TUNE_POSTGRES_HOME:-/tmp/rubin-tune-postgres-$(id -u)}"
@@ -30,7 +32,20 @@ if [ -z "$bin" ]; then
   bin="$(find_bin)"
 fi
 
+start() {
+  as_postgres "$bin/pg_ctl" -D "$home/data" -l "$home/log" -w -t 60 start \
+    -o "-h 127.0.0.1 -p $1 -k '' -c fsync=off -c max_connections=100" >&2
+}
+
 cd /
+if [ "${1:-start}" = halt ]; then
+  as_postgres "$bin/pg_ctl" -D "$home/data" -m immediate -w stop >&2
+  exit 0
+fi
+if [ "${1:-start}" = resume ]; then
+  start "$(cat "$home/port")"
+  exit 0
+fi
 if [ "${1:-start}" = stop ]; then
   [ -d "$home/data" ] && as_postgres "$bin/pg_ctl" -D "$home/data" -m immediate stop >&2 || true
   rm -rf "$home"
@@ -42,8 +57,7 @@ if ! as_postgres "$bin/pg_ctl" -D "$home/data" status >/dev/null 2>&1; then
   [ "$(id -u)" = 0 ] && chown postgres "$home"
   as_postgres "$bin/initdb" -D "$home/data" -U rubin --auth=trust --encoding=UTF8 --no-sync >&2
   port="$(free_port)"
-  as_postgres "$bin/pg_ctl" -D "$home/data" -l "$home/log" -w -t 60 start \
-    -o "-h 127.0.0.1 -p $port -k '' -c fsync=off -c max_connections=100" >&2
+  start "$port"
   echo "$port" >"$home/port"
 fi
 echo "postgresql://rubin@127.0.0.1:$(cat "$home/port")/postgres"

@@ -51,6 +51,7 @@ class TerminalProgress:
             console=console,
             disable=quiet or not console.is_terminal,
         )
+        self._quiet = quiet
         self._lines = not quiet and not console.is_terminal
         self._task: int | None = None
 
@@ -78,3 +79,10 @@ class TerminalProgress:
         """Advance the present stage by one."""
         if self._task is not None:
             self._bar.update(self._bar.task_ids[self._task], advance=1, note=note)
+
+    def say(self, words: str) -> None:
+        """Write a line above the bar."""
+        if self._lines:
+            click.echo(f"rubin-tune: {words}", err=True)
+        elif not self._quiet:
+            self._bar.console.print(f"rubin-tune: {words}", markup=False, highlight=False)

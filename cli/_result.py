@@ -51,6 +51,16 @@ def print_result(result: SweepResult) -> None:
         f"({counts.cubins} distinct cubins), {counts.failed} failed; {counts.evaluated} trials, "
         f"{counts.reused} reused; {result.wall_s:.1f} s; sweep {result.sweep_id} in {result.database}"
     )
+    if result.refused:
+        told = ", ".join(f"{number} {why}" for why, number in result.refused.items())
+        click.echo(f"refused variants: {told}; rubin-tune report {result.sweep_id} says each")
+    if result.outages_s:
+        times = "once" if len(result.outages_s) == 1 else f"{len(result.outages_s)} times"
+        click.echo(
+            f"the database was gone {times}, for {sum(result.outages_s):.1f} s in all; every trial "
+            "is committed",
+            err=True,
+        )
     if result.baselines:
         gains = ", ".join(f"{row.speedup:.2f}x at {row.tokens}" for row in result.baselines)
         click.echo(f"over the imported table, both GEMMs (not interleaved): {gains}")

@@ -14,7 +14,7 @@ from ._output import TerminalProgress, print_json
 from ._result import print_estimates, print_result
 
 # Options that say how a plan is run, not what it tunes.
-_BESIDE_PLAN = ("plan", "dry_run", "gpus", "jobs", "fresh", "db_wait", "db", "as_json")
+_BESIDE_PLAN = ("plan", "dry_run", "gpus", "wait_gpu", "jobs", "fresh", "db_wait", "db", "as_json")
 
 
 @click.command()
@@ -68,6 +68,9 @@ _BESIDE_PLAN = ("plan", "dry_run", "gpus", "jobs", "fresh", "db_wait", "db", "as
     "--dry-run", is_flag=True, help="Say what it would cost and could gain; write nothing."
 )
 @click.option("--gpus", metavar="N|UUID", help="The GPU to time on; one a sweep.")
+@click.option(
+    "--wait-gpu", metavar="10m", help="Wait so long for a GPU that is held or busy; else refuse."
+)
 @click.option("--jobs", type=click.IntRange(1), metavar="N", help="Compile processes.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--fresh", is_flag=True, help="Measure again what is in the database.")
@@ -77,7 +80,7 @@ _BESIDE_PLAN = ("plan", "dry_run", "gpus", "jobs", "fresh", "db_wait", "db", "as
     default=30.0,
     show_default=True,
     metavar="SECONDS",
-    help="Wait so long for a locked database.",
+    help="Wait so long for a database that is locked or gone.",
 )
 @database_option
 @json_option
@@ -94,6 +97,7 @@ def sweep(
     db: str | None,
     db_wait: float,
     gpus: str | None,
+    wait_gpu: str | None,
     jobs: int | None,
     fresh: bool,
     as_json: bool,
@@ -113,6 +117,7 @@ def sweep(
     from ..tuner.misses import plan_of_misses
     from ..tuner.plan import Options, Plan, read_plan, run_plan
 
+    wait_gpu_s = parse_seconds(wait_gpu, "wait-gpu") or 0.0
     if gpus is not None:
         # Before anything asks the driver, which reads it once; the timing process inherits it.
         seen = visible_device(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
@@ -137,7 +142,14 @@ def sweep(
         return
     results = []
     with TerminalProgress(quiet=context.obj["quiet"]) as progress:
-        how = Options(database=db, wait_s=db_wait, jobs=jobs, fresh=fresh, progress=progress)
+        how = Options(
+            database=db,
+            wait_s=db_wait,
+            jobs=jobs,
+            fresh=fresh,
+            wait_gpu_s=wait_gpu_s,
+            progress=progress,
+        )
         for result in run_plan(asked, how):
             results.append(result)
             if not as_json:

@@ -163,8 +163,10 @@ def prediction_from_json(found: Mapping[str, Any]) -> Prediction:
 
 
 def measurement_to_json(measurement: Measurement) -> Json:
-    """Return a measurement as JSON values."""
-    return {**_flat(measurement), "samples_us": list(measurement.samples_us)}
+    """Return a measurement as JSON values; clocks that were not read are left out, as in older rows."""
+    found = {**_flat(measurement), "samples_us": list(measurement.samples_us)}
+    unread = [name for name in ("clock_low_mhz", "clock_high_mhz") if not found[name]]
+    return {name: value for name, value in found.items() if name not in unread}
 
 
 def measurement_from_json(found: Mapping[str, Any]) -> Measurement:

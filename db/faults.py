@@ -6,9 +6,9 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, OperationalError
 
-from ..errors import DatabaseBusy, DatabaseRefused, RubinTuneError, StorageFull
+from ..errors import DatabaseBusy, DatabaseGone, DatabaseRefused, RubinTuneError, StorageFull
 
 # An I/O error with less room than this left on the disk is a full disk.
 _NO_ROOM_BYTES = 1 << 20
@@ -33,7 +33,8 @@ def in_words(
     original = error.orig
     if isinstance(original, sqlite3.Error):
         return _sqlite(original, shown, path, wait_s)
-    return _postgresql(original, shown, wait_s, opening)
+    may_return = isinstance(error, OperationalError) or error.connection_invalidated
+    return _postgresql(original, shown, wait_s, opening, may_return=may_return)
 
 
 def _sqlite(error: sqlite3.Error, shown: str, path: Path | None, wait_s: float) -> RubinTuneError:
@@ -67,7 +68,7 @@ def _no_room(path: Path | None) -> bool:
 
 
 def _postgresql(
-    error: BaseException | None, shown: str, wait_s: float, opening: bool
+    error: BaseException | None, shown: str, wait_s: float, opening: bool, *, may_return: bool
 ) -> RubinTuneError:
     state = str(getattr(error, "sqlstate", None) or "")
     name = f"database {shown!r}"
@@ -83,7 +84,9 @@ def _postgresql(
             return DatabaseRefused(
                 f"{name} cannot be reached ({_first_line(error)}): check the URL"
             )
-        return DatabaseBusy(f"{name} is gone ({_first_line(error)}); {_GONE}")
+        # Wrong passwords (28) and a dropped database (3D) are no outage.
+        kind = DatabaseGone if may_return and state[:2] not in ("28", "3D") else DatabaseBusy
+        return kind(f"{name} is gone ({_first_line(error)}); {_GONE}")
     return DatabaseRefused(f"{name} cannot be used ({_first_line(error)}): {_DAMAGED}")
 
 

@@ -155,13 +155,17 @@ class Measurement:
     Attributes:
         samples_us: Each the mean of `launches_per_sample` launches.
         policy: Which measuring protocol made them (its name and version).
-        clock_mhz: SM clock while timing (0 = not read).
+        clock_mhz: SM clock after the last round (0 = not read).
+        clock_low_mhz: Lowest SM clock after a round that counts (0 = not read, or an older row).
+        clock_high_mhz: Highest.
     """
 
     samples_us: tuple[float, ...]
     policy: str
     launches_per_sample: int = 1
     clock_mhz: int = 0
+    clock_low_mhz: int = 0
+    clock_high_mhz: int = 0
 
     @property
     def median_us(self) -> float:

@@ -1,7 +1,8 @@
 """The store: one database of trials and winners, on SQLite or PostgreSQL.
 
-Each `add_*` commits before it returns; each method is one transaction. Errors of the database
-come out as ours, in words (db/faults.py); passwords of URLs never come out.
+Each `add_*` commits before it returns; each method is one transaction, which outlasts a server that is
+gone for a while (db/outage.py). Errors of the database come out as ours, in words (db/faults.py);
+passwords of URLs never come out.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from . import codec
 from .codec import dumps, loads
 from .engine import Database, open_database
 from .notes import SweepNote, note_of
+from .outage import Outages, transaction
 from .records import CompileReport, Evidence, Silicon, Toolchain, Trial, Winner
 from .rows import RowReader, report_key, seed_of, seed_values, trial_values, winner_values
 from .schema import compiles, portfolios, silicons, sweeps, toolchains, trials, winners
@@ -58,7 +60,7 @@ def open_store(
 
     Args:
         target: A path, `sqlite:///PATH` or `postgresql://USER@HOST/NAME`; None = `default_path()`.
-        wait_s: Seconds to wait for another process's lock.
+        wait_s: Seconds to wait for another process's lock, or for a server that went away.
         create: Make a file that does not exist; else it is refused.
 
     Raises:
@@ -88,6 +90,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.outages = Outages(wait_s=database.wait_s)
         self._ids: dict[tuple[str, str], int] = {}
         self._reader = RowReader()
         # Statements are built once: building one costs as much as running it.
@@ -121,6 +124,7 @@ class Store:
 
     # Sweeps
 
+    @transaction
     def begin_sweep(self, sweep_id: str, fingerprint: str, request: Mapping[str, object]) -> None:
         """Note that a sweep runs; a second time is no error.
 
@@ -147,6 +151,7 @@ class Store:
         """Note that a sweep came to its end, with what it counted."""
         self._end_sweep(sweep_id, "finished", counts)
 
+    @transaction
     def finished_sweep(self, fingerprint: str) -> str | None:
         """Return the newest finished sweep that was asked for the same, or None."""
         found = (
@@ -166,6 +171,7 @@ class Store:
         """Return what `begin_sweep` was given."""
         return loads(self._sweep(sweep_id).request)
 
+    @transaction
     def sweep_notes(self) -> list[SweepNote]:
         """Return what is known of every sweep, oldest first."""
         with self._reading() as connection:
@@ -192,11 +198,9 @@ class Store:
         The rules are `add_trial`'s. Several thousand at once are several times as fast.
         """
         rows = list(added)
-        if not rows:
-            return 0
-        with self._writing() as connection:
-            return self._put(connection, rows, fresh=fresh)
+        return self._add_trials(rows, fresh=fresh) if rows else 0
 
+    @transaction
     def trials_for(
         self,
         *,
@@ -220,6 +224,7 @@ class Store:
         with self._reading() as connection:
             return [self._reader.trial(row, given) for row in connection.execute(statement)]
 
+    @transaction
     def done_keys(
         self,
         *,
@@ -244,18 +249,21 @@ class Store:
             found = connection.execute(statement).all()
         return frozenset((key, Unit(unit), config) for key, unit, config in found)
 
+    @transaction
     def trials_of(self, sweep_id: str) -> list[Trial]:
         """Return the rows that are a sweep's own, oldest first."""
         statement = _joined(trials).where(sweeps.c.key == sweep_id).order_by(trials.c.id)
         with self._reading() as connection:
             return [self._reader.trial(row, {}) for row in connection.execute(statement)]
 
+    @transaction
     def count_trials(self, sweep_id: str) -> int:
         """Return how many rows are a sweep's own."""
         statement = select(func.count()).select_from(trials.join(sweeps))
         with self._reading() as connection:
             return connection.execute(statement.where(sweeps.c.key == sweep_id)).scalar_one()
 
+    @transaction
     def count_known(
         self,
         *,
@@ -280,6 +288,7 @@ class Store:
         with self._reading() as connection:
             return connection.execute(statement).scalar_one()
 
+    @transaction
     def seconds_a_trial(self, silicon: Silicon, policy: str) -> float | None:
         """Return the wall seconds of finished sweeps over their own trials, None without any."""
         statement = (
@@ -297,6 +306,7 @@ class Store:
         seconds = sum((ended - started).total_seconds() for started, ended, _ in rows)
         return seconds / sum(count for *_, count in rows) if rows and seconds > 0 else None
 
+    @transaction
     def compile_seconds(self, arch: int) -> float | None:
         """Return the mean seconds of the stored compilations for a target, None without any."""
         statement = select(compiles.c.record).where(compiles.c.target == arch)
@@ -304,6 +314,7 @@ class Store:
             found = [loads(text)["compile_s"] for text in connection.execute(statement).scalars()]
         return sum(found) / len(found) if found else None
 
+    @transaction
     def portfolio_sweeps(self) -> list[str]:
         """Return the finished sweeps that were held to a portfolio, newest first."""
         statement = (
@@ -315,6 +326,7 @@ class Store:
         with self._reading() as connection:
             return list(connection.execute(statement).scalars())
 
+    @transaction
     def counts(self) -> dict[str, int]:
         """Return rows a table."""
         with self._reading() as connection:
@@ -330,15 +342,10 @@ class Store:
     def add_winners(self, added: Iterable[Winner]) -> None:
         """Store a sweep's winners in one transaction; a second time replaces the first."""
         rows = list(added)
-        if not rows:
-            return
-        with self._writing() as connection:
-            pointers = self._pointers(connection, rows)
-            values = [
-                {**winner_values(row), **ids} for row, ids in zip(rows, pointers, strict=True)
-            ]
-            connection.execute(self._put_winners, values)
+        if rows:
+            self._add_winners(rows)
 
+    @transaction
     def winners(
         self,
         *,
@@ -350,6 +357,7 @@ class Store:
         silicon: Silicon | None = None,
         like: Silicon | None = None,
         at_least: Evidence = Evidence.COMPILED,
+        ended: bool = False,
     ) -> list[Winner]:
         """Return each kernel's, problem's, unit's and silicon's winner: strongest, then newest.
 
@@ -363,9 +371,12 @@ class Store:
             like: Only on silicon of the same architecture and size, whatever its name and power
                 limit; then all such silicon counts as one.
             at_least: Leave weaker evidence out.
+            ended: Leave out sweeps that run, or were killed before they could say that they ended.
         """
         given = {problem.key: problem for problem in problems}
         wanted = [winners.c.evidence >= int(at_least), *_of(winners, given, units)]
+        if ended:
+            wanted.append(sweeps.c.state != "running")
         if sweep_id is not None:
             wanted.append(sweeps.c.key == sweep_id)
         if kernel is not None:
@@ -389,6 +400,7 @@ class Store:
 
     # Portfolios
 
+    @transaction
     def put_portfolio(self, sweep_id: str, record: Mapping[str, object]) -> None:
         """Store the set that a sweep's winners are held to; a second time replaces the first."""
         with self._writing() as connection:
@@ -398,6 +410,7 @@ class Store:
                 insert(portfolios), {"sweep_id": row, "record": dumps(dict(record))}
             )
 
+    @transaction
     def portfolio(self, sweep_id: str) -> dict[str, Any] | None:
         """Return what `put_portfolio` was given, None for a sweep without."""
         found = select(portfolios.c.record).select_from(portfolios.join(sweeps))
@@ -407,6 +420,7 @@ class Store:
 
     # Seeds
 
+    @transaction
     def put_seeds(self, added: Sequence[Seed]) -> None:
         """Store seeds in one transaction; a file that was imported before is replaced whole."""
         files = {(seed.kernel, seed.source, seed.file) for seed in added}
@@ -422,6 +436,7 @@ class Store:
             if added:
                 connection.execute(insert(_seeds), [seed_values(seed) for seed in added])
 
+    @transaction
     def seeds_for(
         self,
         kernel: str,
@@ -477,6 +492,20 @@ class Store:
                 self._ids.clear()
 
     # Writing rows
+
+    @transaction
+    def _add_trials(self, rows: Sequence[Trial], *, fresh: bool) -> int:
+        with self._writing() as connection:
+            return self._put(connection, rows, fresh=fresh)
+
+    @transaction
+    def _add_winners(self, rows: Sequence[Winner]) -> None:
+        with self._writing() as connection:
+            pointers = self._pointers(connection, rows)
+            values = [
+                {**winner_values(row), **ids} for row, ids in zip(rows, pointers, strict=True)
+            ]
+            connection.execute(self._put_winners, values)
 
     def _put(self, connection: Connection, rows: Sequence[Trial], *, fresh: bool) -> int:
         own = [trial_values(row) for row in rows]
@@ -535,6 +564,7 @@ class Store:
 
     # Reading rows
 
+    @transaction
     def _sweep(self, sweep_id: str) -> Row[Any]:
         with self._reading() as connection:
             found = connection.execute(select(sweeps).where(sweeps.c.key == sweep_id)).first()
@@ -542,6 +572,7 @@ class Store:
             raise self._unknown_sweep(sweep_id)
         return found
 
+    @transaction
     def _end_sweep(self, sweep_id: str, state: str, counts: Mapping[str, object]) -> None:
         ended = (
             update(sweeps)

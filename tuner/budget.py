@@ -116,8 +116,8 @@ class Budget:
         return time.monotonic() - self.started
 
 
-def parse_seconds(text: str | None) -> float | None:
-    """Read a duration such as 90, 90s, 5m or 1.5h.
+def parse_seconds(text: str | None, name: str = "budget") -> float | None:
+    """Read a duration such as 90, 90s, 5m or 1.5h; `name` is what messages call it.
 
     Raises:
         InvalidInput: it is none.
@@ -126,7 +126,7 @@ def parse_seconds(text: str | None) -> float | None:
         return None
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text.strip())
     if found is None:
-        raise InvalidInput(f"budget is {text!r}: must be a duration such as 90s, 5m or 1.5h")
+        raise InvalidInput(f"{name} is {text!r}: must be a duration such as 90s, 5m or 1.5h")
     return float(found[1]) * _UNITS[found[2]]
 
 

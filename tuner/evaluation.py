@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +89,18 @@ class Evaluator(Protocol):
     @property
     def toolchain(self) -> Toolchain:
         """What made the code."""
+        ...
+
+    def hold(self, wait_s: float = 0.0, says: Callable[[str], None] | None = None) -> None:
+        """Take what nobody else may use meanwhile, before anything of a sweep is written.
+
+        Args:
+            wait_s: Seconds to wait for it.
+            says: Hears, once, what is waited for.
+
+        Raises:
+            GpuBusy: somebody has it for longer, or it cannot be timed on.
+        """
         ...
 
     def warm_up(self) -> None:

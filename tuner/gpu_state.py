@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import fcntl
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Protocol
 
@@ -30,6 +32,8 @@ _THROTTLES = {
 }
 # Other processes that use this much of the GPU disturb times.
 BUSY_PERCENT = 10
+# Seconds between two looks at a GPU that is waited for.
+POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +63,8 @@ class GpuState:
 class Monitor(Protocol):
     """Looks at one GPU."""
 
-    def read(self) -> GpuState | None:
-        """Return its state, or None where nobody answers."""
+    def glance(self) -> GpuState | None:
+        """Return its clock and what throttles it, or None where nobody answers."""
         ...
 
 
@@ -74,7 +78,7 @@ def refusal(state: GpuState | None) -> str:
         who = ", ".join(map(str, state.others[:4]))
         return (
             f"another process is using it ({state.busy_percent} % busy; process {who}): end it, "
-            "or pick another GPU with --gpus"
+            "wait for it with --wait-gpu 10m, or pick another GPU with --gpus"
         )
     return ""
 
@@ -95,24 +99,25 @@ class Nvml:
             if found != _SUCCESS:
                 self._library = None
 
-    def read(self) -> GpuState | None:
-        """Return its state; what the driver does not know counts as nothing."""
+    def glance(self) -> GpuState | None:
+        """Return clock and throttles alone: cheap enough for every round."""
         if self._library is None:
             return None
-        clock, mode, pending = ctypes.c_uint(), ctypes.c_uint(), ctypes.c_uint()
-        reasons = ctypes.c_ulonglong()
-        usage = (ctypes.c_uint * 2)()
+        clock, reasons = ctypes.c_uint(), ctypes.c_ulonglong()
         self._ask("nvmlDeviceGetClockInfo", _SM_CLOCK, ctypes.byref(clock))
         self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.byref(reasons))
+        return GpuState(clock_mhz=clock.value, throttles=reasons.value)
+
+    def read(self) -> GpuState | None:
+        """Return its whole state; what the driver does not know counts as nothing."""
+        seen = self.glance()
+        if seen is None:
+            return None
+        mode, pending = ctypes.c_uint(), ctypes.c_uint()
+        usage = (ctypes.c_uint * 2)()
         self._ask("nvmlDeviceGetUtilizationRates", ctypes.byref(usage))
         self._ask("nvmlDeviceGetMigMode", ctypes.byref(mode), ctypes.byref(pending))
-        return GpuState(
-            clock_mhz=clock.value,
-            throttles=reasons.value,
-            others=self._others(),
-            busy_percent=usage[0],
-            mig=mode.value == 1,
-        )
+        return replace(seen, others=self._others(), busy_percent=usage[0], mig=mode.value == 1)
 
     def _others(self) -> tuple[int, ...]:
         count = ctypes.c_uint(64)
@@ -174,11 +179,11 @@ class GpuLock:
             holder = file.read().strip() or "unknown"
             file.close()
             raise GpuBusy(
-                f"the GPU is held by another sweep (process {holder}): wait until it ends, or pick "
-                "another GPU with --gpus"
+                f"the GPU is held by another sweep (process {holder}): wait for it with "
+                "--wait-gpu 10m, or pick another GPU with --gpus"
             ) from error
         file.truncate(0)
-        file.write(str(os.getpid()))
+        file.write(f"{os.getpid()}, since {datetime.now(UTC):%Y-%m-%d %H:%M} UTC")
         file.flush()
         self._file = file
 
@@ -187,6 +192,48 @@ class GpuLock:
         if self._file is not None:
             self._file.close()
             self._file = None
+
+
+def take(
+    lock: GpuLock,
+    read: Callable[[], GpuState | None],
+    *,
+    wait_s: float = 0.0,
+    says: Callable[[str], None] | None = None,
+) -> None:
+    """Hold a GPU that is free, or becomes free in time.
+
+    Args:
+        lock: Its lock.
+        read: Looks at it.
+        wait_s: Seconds to wait while another sweep holds it or another process uses it.
+        says: Hears, once, who is waited for.
+
+    Raises:
+        GpuBusy: it was not free in time, or is divided.
+    """
+    until = time.monotonic() + wait_s
+    while True:
+        try:
+            return _take_now(lock, read)
+        except GpuBusy as error:
+            state = read()
+            left_s = until - time.monotonic()
+            # Nobody ends MIG mode because we wait.
+            if left_s <= 0 or (state is not None and state.mig):
+                raise
+            if says is not None:
+                says(f"waiting {wait_s:g} s at most: {str(error).rpartition(': ')[0]}")
+                says = None
+            time.sleep(min(POLL_S, left_s))
+
+
+def _take_now(lock: GpuLock, read: Callable[[], GpuState | None]) -> None:
+    lock.hold()
+    why = refusal(read())
+    if why:
+        lock.release()
+        raise GpuBusy(f"cannot time on the GPU: {why}")
 
 
 def visible_device(gpus: str, visible: str | None) -> str:

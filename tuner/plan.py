@@ -65,6 +65,7 @@ class Options:
     cache_dir: Path | None = None
     jobs: int | None = None
     fresh: bool = False
+    wait_gpu_s: float = 0.0
     progress: Progress | None = None
 
 
@@ -107,6 +108,7 @@ def run_plan(plan: Plan, options: Options | None = None) -> Iterator[SweepResult
             cache_dir=how.cache_dir,
             jobs=how.jobs,
             fresh=how.fresh,
+            wait_gpu_s=how.wait_gpu_s,
             progress=how.progress,
         )
 

@@ -16,6 +16,10 @@ class Progress(Protocol):
         """One step of the present stage is done."""
         ...
 
+    def say(self, words: str) -> None:
+        """Something happened that its reader may want to know while the run waits or goes on."""
+        ...
+
 
 class Silence:
     """Listener that says nothing."""
@@ -24,4 +28,7 @@ class Silence:
         """Say nothing."""
 
     def step(self, note: str = "") -> None:
+        """Say nothing."""
+
+    def say(self, words: str) -> None:
         """Say nothing."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from ..db import CompileReport, Evidence, Winner
 from .audit import Audit
@@ -55,6 +56,8 @@ class SweepResult:
         complete: False when it was stopped by a budget or an interrupt.
         portfolio: The set that the winners are held to, where one was asked for.
         baselines: How the winners compare with an imported table's rows.
+        refused: How many variants of this run were refused, by why (`Why`'s words).
+        outages_s: How long the database's server was gone, each time.
     """
 
     resolved: Resolved
@@ -67,6 +70,8 @@ class SweepResult:
     complete: bool
     portfolio: Portfolio | None = None
     baselines: tuple[Baseline, ...] = ()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    outages_s: tuple[float, ...] = ()
 
     @property
     def audit(self) -> Audit:
@@ -93,6 +98,8 @@ class SweepResult:
             "audit": self.audit.as_json(),
             "portfolio": None if self.portfolio is None else self.portfolio.as_json(),
             "baselines": [one.as_json() for one in self.baselines],
+            "refused": dict(self.refused),
+            "outages_s": [round(seconds, 3) for seconds in self.outages_s],
             "complete": self.complete,
             "wall_s": round(self.wall_s, 3),
         }

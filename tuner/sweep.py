@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -58,6 +58,7 @@ def sweep(
     cache_dir: Path | None = None,
     jobs: int | None = None,
     fresh: bool = False,
+    wait_gpu_s: float = 0.0,
     progress: Progress | None = None,
 ) -> SweepResult:
     """Tune a kernel for a problem's token ladder and return the winners.
@@ -68,10 +69,11 @@ def sweep(
     Args:
         request: What to tune.
         database: URL or path; None = the user's own SQLite file.
-        wait_s: Seconds to wait for a database that another process has locked.
+        wait_s: Seconds to wait for a database that another process has locked or that is gone.
         cache_dir: Where compiled variants are kept; None = the user's cache folder.
         jobs: Compile processes; None = one a core.
         fresh: Measure again what is already in the database.
+        wait_gpu_s: Seconds to wait for a GPU that another sweep holds or another process uses.
         progress: Listener.
 
     Raises:
@@ -93,6 +95,7 @@ def sweep(
             progress=progress or Silence(),
             started=started,
             fresh=fresh,
+            wait_gpu_s=wait_gpu_s,
         )
         return run.result()
 
@@ -137,6 +140,7 @@ class _Run:
     progress: Progress
     started: float
     fresh: bool
+    wait_gpu_s: float = 0.0
     sweep_id: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
     outcomes: Outcomes = field(default_factory=dict)
     reports: dict[Variant, CompileReport] = field(default_factory=dict)
@@ -152,6 +156,7 @@ class _Run:
     def __post_init__(self) -> None:
         """Read the kernel's sources once: every trial of a run is of the code that was imported."""
         self.source_hash = self.resolved.setting.kernel.source_hash()
+        self.store.outages.says = self.progress.say
         request = self.resolved.request
         self.budget = Budget(seconds=request.budget_s, started=self.started)
         self.enough = Enough(until=request.until, units=self.resolved.setting.kernel.units())
@@ -172,6 +177,7 @@ class _Run:
             held = self.store.portfolio(done)
             self.portfolio = None if held is None else Portfolio.from_json(held)
             return self._result(winners, complete=True)
+        self.evaluator.hold(self.wait_gpu_s, self.progress.say)
         self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
         try:
             self._search()
@@ -194,6 +200,7 @@ class _Run:
     def over(self, variants: Sequence[Variant]) -> SweepResult:
         """Evaluate and choose among given variants; never taken for a sweep's own result."""
         fingerprint = f"again:{self.sweep_id}"
+        self.evaluator.hold(self.wait_gpu_s, self.progress.say)
         self.store.begin_sweep(self.sweep_id, fingerprint, asdict(self.resolved.request))
         self.outcomes = {unit: defaultdict(dict) for unit in self.resolved.setting.kernel.units()}
         self.progress.stage("variants", len(variants))
@@ -219,7 +226,20 @@ class _Run:
             complete=complete,
             portfolio=self.portfolio,
             baselines=self._over_baselines(winners),
+            refused=self._refused(),
+            outages_s=tuple(self.store.outages.seconds),
         )
+
+    def _refused(self) -> dict[str, int]:
+        """Return how many variants of this run were refused at some token count, by why."""
+        whys = {
+            (unit, config, outcome.rejected.why.value)
+            for unit, tables in self.outcomes.items()
+            for table in tables.values()
+            for config, outcome in table.items()
+            if outcome.rejected is not None
+        }
+        return dict(sorted(Counter(why for *_, why in whys).items()))
 
     def _stored_counts(self, sweep_id: str) -> Counts:
         return Counts(**self.store.sweep_counts(sweep_id))

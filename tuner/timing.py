@@ -24,6 +24,7 @@ from .gpu_state import Monitor, Nvml
 from .processes import resident_bytes
 from .race import FIRST_ROUNDS, hopeless, race
 from .statistics import median_interval
+from .watch import Watch
 
 POLICY = "graph8/2"
 """8 launches a CUDA graph, rotated; 2: 2 warm-up replays, 3 samples, 4 more unless they show that a
@@ -33,8 +34,6 @@ ROTATION = 8
 WARM_UPS = 2
 MORE_SAMPLES = 4
 ROUNDS = 11
-# A GPU that stays throttled (a low power limit) is timed as it is.
-REPEATS = 3
 # Tokens at which numerics are checked: ragged against every block_m, cheap to check in float64.
 VERIFY_TOKENS = 53
 
@@ -57,6 +56,13 @@ class TimingResult:
 
     outcomes: tuple[tuple[int, Outcome], ...]
     poisoned: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """The GPU's memory did not suffice, in torch's or the driver's words."""
+
+    words: str
 
 
 @dataclass(slots=True)
@@ -118,8 +124,14 @@ def start(kernel: str, seed: int, cache_dir: str, uuid: str = "") -> None:
 
 
 def watched(work: Callable[..., Any], *args: Any) -> tuple[Any, int]:
-    """Return what the work returns, and how many bytes this process holds after it."""
-    return work(*args), resident_bytes()
+    """Return what the work returns or `OutOfMemory`, and how many bytes this process holds after it."""
+    try:
+        answer = work(*args)
+    except RuntimeError as error:
+        if not _ran_out(error):
+            raise
+        answer = OutOfMemory(words=_first_line(str(error)))
+    return answer, resident_bytes()
 
 
 def prepare(problems: Sequence[Problem]) -> None:
@@ -160,8 +172,9 @@ def compare(task: TimingTask, configs: Sequence[LaunchConfig]) -> list[Outcome]:
         )
         for config in configs
     }
-    samples = rounds(list(graphs.values()), monitor=_monitor, kept=(0,))
-    return [_outcome(config, taken) for config, taken in zip(graphs, samples, strict=True)]
+    watch = Watch(_monitor)
+    samples = rounds(list(graphs.values()), watch=watch, kept=(0,))
+    return [_outcome(config, taken, watch) for config, taken in zip(graphs, samples, strict=True)]
 
 
 def compare_layers(
@@ -179,10 +192,11 @@ def compare_layers(
         layers = [bench.kernel.layer(problem, configs, i) for i in inputs]
         graphs.append(capture([_glue(launches) for launches in layers]))
         graphs.append(capture(layers))
-    samples = rounds(graphs, monitor=_monitor, kept=range(len(graphs)))
+    watch = Watch(_monitor)
+    samples = rounds(graphs, watch=watch, kept=range(len(graphs)))
     labels = [label for _, label in pairs]
     return [
-        (_outcome(label, samples[2 * i]), _outcome(label, samples[2 * i + 1]))
+        (_outcome(label, samples[2 * i], watch), _outcome(label, samples[2 * i + 1], watch))
         for i, label in enumerate(labels)
     ]
 
@@ -212,21 +226,27 @@ def _verified(kernel: Kernel, task: TimingTask) -> float | Outcome:
 
 
 def _guarded(task: TimingTask, run: Callable[[Bench], dict[int, Outcome]]) -> TimingResult:
-    import torch
-
     try:
         found = run(_require())
-    except torch.cuda.OutOfMemoryError as error:
-        torch.cuda.empty_cache()
-        return _failed(task, f"out of memory: {error}", poisoned=False)
     except RuntimeError as error:
+        if _ran_out(error):
+            raise
         # A CUDA fault is sticky: every later call in this process would fail with it.
         return _failed(task, str(error), poisoned=True)
     return TimingResult(outcomes=tuple(found.items()))
 
 
+def _ran_out(error: RuntimeError) -> bool:
+    """Whether it is torch's OutOfMemoryError, or a capture's that only says so."""
+    return "out of memory" in str(error)
+
+
+def _first_line(words: str) -> str:
+    return words.strip().splitlines()[0][:500] if words.strip() else "no message"
+
+
 def _failed(task: TimingTask, words: str, *, poisoned: bool) -> TimingResult:
-    detail = words.strip().splitlines()[0][:500] if words.strip() else "no message"
+    detail = _first_line(words)
     outcome = Outcome.refused(Rejected(config=task.config, why=Why.CRASH, detail=detail))
     return TimingResult(
         outcomes=tuple((p.tokens, outcome) for p in task.problems), poisoned=poisoned
@@ -240,10 +260,15 @@ def _screen(bench: Bench, task: TimingTask, problem: Problem, best: float | None
     )
     for _ in range(WARM_UPS):
         graph()
-    samples = [sample(graph) for _ in range(FIRST_ROUNDS)]
+    watch = Watch(_monitor)
+
+    def calm_sample() -> float:
+        return watch.calm(lambda: sample(graph))
+
+    samples = [calm_sample() for _ in range(FIRST_ROUNDS)]
     if best is None or not hopeless(samples, best):
-        samples += [sample(graph) for _ in range(MORE_SAMPLES)]
-    return _outcome(task.config, samples)
+        samples += [calm_sample() for _ in range(MORE_SAMPLES)]
+    return _outcome(task.config, samples, watch)
 
 
 class Runnable(Protocol):
@@ -291,13 +316,11 @@ def sample(replay: Callable[[], None]) -> float:
 def rounds(
     graphs: Sequence[Callable[[], None]],
     take: Callable[[Callable[[], None]], float] = sample,
-    monitor: Monitor | None = None,
+    watch: Watch | None = None,
     kept: Collection[int] = (),
 ) -> list[list[float]]:
-    """Race graphs over `ROUNDS`, each round forwards or backwards in turns; the `kept` never leave.
-
-    A round in which the GPU was throttled is taken again, `REPEATS` times at most.
-    """
+    """Race graphs over `ROUNDS`, each round forwards or backwards in turns; the `kept` never leave."""
+    watch = watch or Watch(None)
     for replay in graphs:
         for _ in range(WARM_UPS):
             replay()
@@ -305,32 +328,20 @@ def rounds(
 
     def sample_round(alive: Sequence[int]) -> list[float]:
         order = alive if next(turns) % 2 == 0 else alive[::-1]
-        taken = dict(_calm_round(graphs, order, take, monitor))
+        taken = watch.calm(lambda: {place: take(graphs[place]) for place in order})
         return [taken[place] for place in alive]
 
     return race(len(graphs), sample_round, rounds=ROUNDS, kept=kept, until_equal=False)
 
 
-def _calm_round(
-    graphs: Sequence[Callable[[], None]],
-    order: Sequence[int],
-    take: Callable[[Callable[[], None]], float],
-    monitor: Monitor | None,
-) -> list[tuple[int, float]]:
-    for _ in range(1 + REPEATS):
-        taken = [(place, take(graphs[place])) for place in order]
-        state = None if monitor is None else monitor.read()
-        if state is None or not state.throttled_by:
-            break
-    return taken
-
-
-def _outcome(config: LaunchConfig, samples: Sequence[float]) -> Outcome:
+def _outcome(config: LaunchConfig, samples: Sequence[float], watch: Watch) -> Outcome:
     measurement = Measurement(
         samples_us=tuple(samples),
         policy=POLICY,
         launches_per_sample=ROTATION,
-        clock_mhz=_clock_mhz(),
+        clock_mhz=watch.last_mhz,
+        clock_low_mhz=watch.low_mhz,
+        clock_high_mhz=watch.high_mhz,
     )
     return Outcome(
         config=config,
@@ -338,8 +349,3 @@ def _outcome(config: LaunchConfig, samples: Sequence[float]) -> Outcome:
         interval_us=median_interval(samples),
         measurement=measurement,
     )
-
-
-def _clock_mhz() -> int:
-    state = None if _monitor is None else _monitor.read()
-    return 0 if state is None else state.clock_mhz

@@ -29,11 +29,10 @@ def warm_starts(
     """
     weights = problems[0].shape.weights
     known = [s for s in store.seeds_for(kernel, problems[0]) if s.is_for(unit)]
-    known += [
-        _seed(winner)
-        for winner in store.winners(kernel=kernel, units=(unit,), at_least=Evidence.RECORDED)
-        if winner.problem.shape.weights == weights
-    ]
+    # A sweep that was killed after it chose must not find its own winners when it goes on: it would
+    # search otherwise than it would have.
+    won = store.winners(kernel=kernel, units=(unit,), at_least=Evidence.RECORDED, ended=True)
+    known += [_seed(winner) for winner in won if winner.problem.shape.weights == weights]
     legal = [seed for one in known if (seed := fitted(one, space)) is not None]
     lines = [sorted(legal, key=lambda s: (s.distance(p), s.config.key)) for p in problems]
     return list(dict.fromkeys(_in_turns(lines)))[:MOST]

@@ -10,7 +10,8 @@ RubinTuneError                 exit code 2: the input was refused, nothing was w
 ├── DatabaseRefused            not one of our databases, too new, read-only
 ├── ExportRefused              the target engine cannot express or would misread a row
 └── BrokeOff                   exit code 3: stopped half-way; what was committed is kept
-    ├── DatabaseBusy           locked for longer than we wait, or gone
+    ├── DatabaseBusy           locked for longer than we wait
+    │   └── DatabaseGone       its server does not answer, for longer than we wait
     ├── StorageFull            the disk is full
     ├── GpuBusy                another sweep or another process has the GPU
     └── WorkerLost             compile or timing processes cannot be kept alive
@@ -105,6 +106,10 @@ class BrokeOff(RubinTuneError):
 
 class DatabaseBusy(BrokeOff):
     """Locked by another process for longer than we wait, or gone away."""
+
+
+class DatabaseGone(DatabaseBusy):
+    """The database's server does not answer; it may come back."""
 
 
 class StorageFull(BrokeOff):

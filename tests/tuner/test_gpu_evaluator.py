@@ -33,6 +33,11 @@ def behave(task: TimingTask) -> str:
         time.sleep(60)
     if how == "grow":
         _held.append(b"x" * (64 << 20))
+    if how == "out of memory":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 900 GiB")
+    if how == "needs a fresh process" and _held:
+        raise RuntimeError("CUDA out of memory. Tried to allocate 9 GiB")
+    _held.append(b"")
     if how == "raise":
         raise ValueError("an illegal memory access was encountered")
     return f"process {os.getpid()}"
@@ -67,6 +72,7 @@ def ask(evaluator: GpuEvaluator, how: str) -> Any:
         ("hang", Why.HANG, "no answer within 3 s"),
         ("crash", Why.CRASH, "ended"),
         ("raise", Why.CRASH, "ValueError: an illegal memory access"),
+        ("out of memory", Why.CRASH, "in a fresh process too: CUDA out of memory"),
     ],
 )
 def test_a_broken_variant_is_a_value_and_the_next_one_is_timed(
@@ -80,6 +86,13 @@ def test_a_broken_variant_is_a_value_and_the_next_one_is_timed(
     after = ask(evaluator, "fine")
     assert after.startswith("process ")
     assert after != first
+
+
+def test_what_runs_out_of_memory_runs_again_in_a_fresh_process(evaluator: GpuEvaluator) -> None:
+    first = ask(evaluator, "fine")
+    second = ask(evaluator, "needs a fresh process")
+    assert second.startswith("process ")
+    assert second != first
 
 
 def test_a_process_whose_memory_grows_is_replaced_and_its_answer_is_kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ...db import Silicon, Toolchain
@@ -26,6 +27,9 @@ class TargetEvaluator:
     def toolchain(self) -> Toolchain:
         """The triton of this environment."""
         return toolchain(self.setting.gpu.arch)
+
+    def hold(self, wait_s: float = 0.0, says: Callable[[str], None] | None = None) -> None:
+        """Compilers are shared."""
 
     def warm_up(self) -> None:
         """Nothing takes time to get ready."""

@@ -11,13 +11,13 @@ from typing import Any
 from pebble import ProcessExpired, ProcessPool
 
 from ...db import CompileReport, Evidence, Rejected, Why
-from ...errors import GpuBusy, WorkerLost
+from ...errors import WorkerLost
 from ...search_spaces import LaunchConfig, Unit
 from ...topology.driver import read_device
 from .. import timing
 from ..evaluation import LayerOutcome, Outcome, Pair, Setting
 from ..farm import triton_cache
-from ..gpu_state import GpuLock, Nvml, refusal
+from ..gpu_state import GpuLock, Nvml, take
 from ..physics import beats_physics
 from ..processes import spawn_context
 from ._target import TargetEvaluator
@@ -40,9 +40,19 @@ class GpuEvaluator(TargetEvaluator):
     compiles: bool = True
     _pool: Any = None
     _lock: GpuLock | None = None
+    _uuid: str = ""
     _least: int = 0
     _deaths: int = 0
     _words: list[str] = field(default_factory=list)
+
+    def hold(self, wait_s: float = 0.0, says: Callable[[str], None] | None = None) -> None:
+        """Hold the GPU for this sweep; nothing happens where there is no driver or it is held already."""
+        device = read_device(0, ())
+        if device is None or self._lock is not None:
+            return
+        lock = GpuLock(device.uuid)
+        take(lock, Nvml(device.uuid).read, wait_s=wait_s, says=says)
+        self._lock, self._uuid = lock, device.uuid
 
     def warm_up(self) -> None:
         """Start the timing process and let it make its inputs; what fails there fails again when timing."""
@@ -94,24 +104,6 @@ class GpuEvaluator(TargetEvaluator):
             self._lock.release()
             self._lock = None
 
-    def _hold(self) -> str:
-        """Hold the GPU for this sweep and return its UUID, "" where there is no driver.
-
-        Raises:
-            GpuBusy: another sweep or process has it, or it is divided.
-        """
-        device = read_device(0, ())
-        if device is None:
-            return ""
-        if self._lock is None:
-            lock = GpuLock(device.uuid)
-            lock.hold()
-            self._lock = lock
-            why = refusal(Nvml(device.uuid).read())
-            if why:
-                raise GpuBusy(f"cannot time on {device.name}: {why}")
-        return device.uuid
-
     def _stop(self) -> None:
         if self._pool is not None:
             self._pool.stop()
@@ -149,7 +141,21 @@ class GpuEvaluator(TargetEvaluator):
         )
 
     def _call(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
-        """Run work in the timing process; a hang or a death becomes a `Rejected`."""
+        """Run work in the timing process; a hang or a death becomes a `Rejected`.
+
+        What runs out of memory runs again in a fresh process: others may have filled the first.
+        """
+        result = self._call_once(work, task, *more)
+        if isinstance(result, timing.OutOfMemory):
+            self._stop()
+            result = self._call_once(work, task, *more)
+        if isinstance(result, timing.OutOfMemory):
+            self._stop()
+            detail = f"out of memory, in a fresh process too: {result.words}"
+            return self._dead(task.config, Why.CRASH, detail)
+        return result
+
+    def _call_once(self, work: Callable[..., Any], task: timing.TimingTask, *more: object) -> Any:
         future = self._process().schedule(
             timing.watched, args=(work, task, *more), timeout=TASK_LIMIT_S
         )
@@ -162,7 +168,8 @@ class GpuEvaluator(TargetEvaluator):
         except Exception as error:  # noqa: BLE001 - whatever broke there, its process is not trusted again
             self._stop()
             return self._dead(task.config, Why.CRASH, f"{type(error).__name__}: {error}"[:500])
-        self._deaths = 0
+        if not isinstance(result, timing.OutOfMemory):
+            self._deaths = 0
         self._least = min(self._least or held, held)
         if held - self._least > MEMORY_GROWTH_BYTES:
             self._stop()
@@ -171,7 +178,7 @@ class GpuEvaluator(TargetEvaluator):
     def _process(self) -> Any:
         """Return the pool of one process, started where there is none."""
         if self._pool is None:
-            uuid = self._hold()
+            self.hold()
             self._pool = ProcessPool(
                 max_workers=1,
                 context=spawn_context(),
@@ -180,7 +187,7 @@ class GpuEvaluator(TargetEvaluator):
                     self.setting.kernel.name,
                     self.setting.seed,
                     str(triton_cache(self.cache_dir)),
-                    uuid,
+                    self._uuid,
                 ),
             )
         return self._pool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import log2
 from pathlib import Path
@@ -41,6 +41,9 @@ class RecordedEvaluator:
     def toolchain(self) -> Toolchain:
         """What the header says made the code; what it does not say stays empty."""
         return Toolchain(triton=self.landscape.triton, ptxas="", torch=self.landscape.torch)
+
+    def hold(self, wait_s: float = 0.0, says: Callable[[str], None] | None = None) -> None:
+        """A file is shared."""
 
     def warm_up(self) -> None:
         """Nothing takes time to get ready."""
