@@ -34,6 +34,7 @@ REFUSED = [
     (("sweep", "megamoe", "--sampler", "oracle"), "oracle"),
     (("sweep", "megamoe", "--trials", "0"), "0"),
     (("sweep", "megamoe", "--budget", "soon"), "soon"),
+    (("sweep", "megamoe", "--wait-gpu", "long"), "wait-gpu is 'long'"),
     (("sweep", "megamoe", "--until", "0.5"), "0.5%"),
     (("sweep", "megamoe", "--until", "100%"), "between 0 % and 100 %"),
     (("sweep", "megamoe", "--portfolio", "0"), "portfolio is 0"),

@@ -1,25 +1,28 @@
-"""A PostgreSQL server that goes away under a sweep: sessions cut off, the server stopped and started."""
+"""Databases that fail under a sweep: sessions cut off, the server stopped and started, the disk full."""
 
 from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 from click.testing import CliRunner
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import Engine, create_engine, event, make_url, text
 
 from rubin_tune.cli import main
-from rubin_tune.db import open_store
+from rubin_tune.cli._result import print_result
+from rubin_tune.db import Store, open_store
 from rubin_tune.db.outage import Outages
-from rubin_tune.errors import DatabaseGone
+from rubin_tune.errors import DatabaseGone, StorageFull
 from rubin_tune.tuner import SweepRequest, SweepResult, sweep
 
 POSTGRES = os.environ.get("RUBIN_TUNE_TEST_POSTGRES", "")
@@ -249,6 +252,49 @@ def gone_for(times: int) -> Callable[[], str]:
         return "done"
 
     return transaction
+
+
+def test_a_disk_that_is_full_ends_the_sweep_in_words_and_it_goes_on_when_there_is_room(
+    landscape: Path, tmp_path: Path, undisturbed: tuple[list[Any], list[Any]]
+) -> None:
+    database = tmp_path / "full.sqlite"
+
+    def full(connection: sqlite3.Connection, _: object) -> None:
+        connection.execute("PRAGMA max_page_count = 1")  # as many as there are, then
+
+    def fill() -> None:
+        event.listen(Engine, "connect", full)
+        for store in stores:
+            store._database.engine.dispose()
+
+    stores: list[Store] = []
+    opened = Store.__init__
+
+    def remembered(self: Store, database: Any) -> None:
+        opened(self, database)
+        stores.append(self)
+
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Store, "__init__", remembered)
+            with pytest.raises(StorageFull, match="what was committed is kept") as caught:
+                sweep(request(landscape), database=database, progress=At({12}, fill))
+    finally:
+        event.remove(Engine, "connect", full)
+    assert caught.value.exit_code == 3
+    result = sweep(request(landscape), database=database)
+    assert result.counts.reused > 0
+    assert winners(result) == undisturbed[0]
+
+
+def test_outages_and_refusals_are_printed(
+    landscape: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = sweep(request(landscape), database=tmp_path / "trials.sqlite")
+    print_result(replace(result, outages_s=(2.25, 4.0), refused={"crash": 3, "hang": 1}))
+    said = capsys.readouterr()
+    assert "refused variants: 3 crash, 1 hang" in said.out
+    assert "the database was gone 2 times, for 6.2 s in all" in said.err
 
 
 def test_pauses_grow_and_the_outage_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,3 +66,15 @@ def test_a_winner_that_lacks_a_part_is_refused(name: str) -> None:
     del found[name]
     with pytest.raises(InvalidInput, match=name):
         codec.winner_from_json(found)
+
+
+def test_a_measurement_of_an_older_version_has_unknown_clocks_and_is_written_as_it_was() -> None:
+    old = {
+        "samples_us": [10.0, 10.25, 10.5], "policy": "graph8/1", "launches_per_sample": 8,
+        "clock_mhz": 1980,
+    }  # fmt: skip
+    found = codec.measurement_from_json(old)
+    assert (found.clock_low_mhz, found.clock_high_mhz) == (0, 0)
+    assert codec.measurement_to_json(found) == old
+    now = replace(found, clock_low_mhz=1755, clock_high_mhz=1980)
+    assert codec.measurement_from_json(codec.measurement_to_json(now)) == now
