@@ -15,6 +15,7 @@ from math import inf
 from pathlib import Path
 
 from ..db import CompileReport, Rejected, Seed, Spent, Store, Trial, Winner, open_store
+from ..errors import DatabaseGone
 from ..search_spaces import LaunchConfig, Unit
 from . import audit, cost_model
 from .budget import Budget, Enough, progress_note
@@ -183,7 +184,7 @@ class _Run:
             self._search()
         except KeyboardInterrupt:
             # What was committed stays; the same command goes on from here.
-            self.store.stop_sweep(self.sweep_id)
+            self._note_stop()
             raise
         winners = tuple(self._choose())
         if self.resolved.request.portfolio is not None and winners:
@@ -207,12 +208,20 @@ class _Run:
         try:
             self._evaluate(variants, self._known(), {})
         except KeyboardInterrupt:
-            self.store.stop_sweep(self.sweep_id)
+            self._note_stop()
             raise
         winners = tuple(self._choose())
         self.store.add_winners(winners)
         self.store.finish_sweep(self.sweep_id, asdict(self.counts))
         return self._result(winners, complete=True)
+
+    def _note_stop(self) -> None:
+        """Note that the sweep was interrupted, where the database is there: its user waits for nothing more."""
+        self.store.outages.wait_s = 0.0
+        try:
+            self.store.stop_sweep(self.sweep_id)
+        except DatabaseGone as error:
+            self.progress.say(str(error))
 
     def _result(self, winners: Sequence[Winner], *, complete: bool) -> SweepResult:
         return SweepResult(

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -228,6 +229,22 @@ def test_a_server_that_stays_away_ends_the_sweep_with_one_sentence_and_it_goes_o
     assert [(w["tokens"], w["unit"], w["time_us"]) for w in found["winners"]] == [
         (tokens, unit.value, time_us) for tokens, unit, _, time_us in undisturbed[0]
     ]
+
+
+@needs_postgres
+def test_an_interrupt_while_the_server_is_away_is_not_kept_waiting(
+    landscape: Path, server: Server
+) -> None:
+    def interrupt() -> None:
+        server.halt()
+        raise KeyboardInterrupt
+
+    listener = At({20}, interrupt)
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        sweep(request(landscape), database=server.url, wait_s=300.0, progress=listener)
+    assert time.monotonic() - began < 100.0
+    assert "is gone" in listener.heard[-1]
 
 
 class _Context:
