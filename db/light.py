@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count, islice
-from operator import le
+from operator import itemgetter, le
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,15 +24,8 @@ from . import codec
 from .formats.json import rounded
 from .frozen import FrozenDict
 from .records import Evidence, Silicon
-from .table_check import NEEDS, TABLE_SCHEMA, Document
-from .table_file import (
-    NO_NEEDS,
-    Key,
-    Needs,
-    Place,
-    layer_needs,
-    problem_keys,
-)
+from .table_check import MOST_TOKENS, NEEDS, TABLE_SCHEMA, Document
+from .table_file import LAYER_GEMMS, NO_NEEDS, Key, Needs, needs_of_layer, problem_keys
 
 # Revisions whose winners these statements read.
 READS = ("0001", "0002", "0003", "0004")
@@ -52,8 +46,12 @@ _COMPILES = """
 """
 # A stored problem is canonical JSON, so its two counts stand first and last.
 _CAPACITY, _TOKENS = '{"capacity":', ',"tokens":'
-# Where these stand in a row of winners, after its place (kernel, unit, problem, silicon).
-_CONFIG, _EVIDENCE, _, _REPORT, _SWEEP = range(4, 9)
+_COLUMNS, _SWEEP = 9, 8
+# A place's number and a token count are one integer.
+_TOKEN_BITS = MOST_TOKENS.bit_length()
+_TOKEN_MASK = (1 << _TOKEN_BITS) - 1
+_UNITS = ("down", "gate_up")
+_FIRST, _NEXT, _DOWN, _UP = '{"down.', ',"', ',"down.', ',"gate_up.'
 
 
 def read_winners(path: Path) -> Document | None:
@@ -97,6 +95,8 @@ def _fetch(path: Path) -> _Rows | None:
 
 def _oldest_first(rows: list[tuple[Any, ...]], began: dict[int, str]) -> list[tuple[Any, ...]]:
     """Put rows in the order in which their sweeps began, as they are unless databases were merged."""
+    if len(began) == 1:
+        return rows
     times = [began.get(row[_SWEEP], "") for row in rows]
     if all(map(le, times, islice(times, 1, None))):
         return rows
@@ -114,69 +114,108 @@ class _Rows:
 
     def document(self) -> Document:
         """Return a document of the rows: whole, though not in the order that has a hash."""
-        groups, reports = self._strongest(), self._needs()
-        asked = layer_needs(groups, lambda row: (row[_SWEEP], reports.get(row[_REPORT], NO_NEEDS)))
-        held = [
-            sorted(zip(rows.items(), asked[place], strict=True)) for place, rows in groups.items()
+        columns = list(zip(*self.winners, strict=True)) or [()] * _COLUMNS
+        ops, units, problems, silicons, texts, evidence, times, reports, sweeps = columns
+        keys = self._keys()
+        counts = {number: tokens for number, tokens, _ in self.problems}
+        tokens = _tokens(list(map(counts.__getitem__, problems)))
+        named = list(zip(ops, units, keys.numbered(problems, silicons), strict=True))
+        places = {place: number for number, place in enumerate(dict.fromkeys(named))}
+        # Rows of one place lie together, by their tokens.
+        spots = [
+            places[place] << _TOKEN_BITS | count for place, count in zip(named, tokens, strict=True)
         ]
-        flat = [one for rows in held for one in rows]
-        rows = [row for (_, row), _ in flat]
-        needs = [need for _, need in flat]
-        texts, evidence, times = (
-            [row[at] for row in rows] for at in (_CONFIG, _EVIDENCE, _EVIDENCE + 1)
+        chosen = _strongest(spots, evidence)
+        kept = _picker(chosen)
+        known = self._needs()
+        needs = _layer_needs(
+            places,
+            kept(spots),
+            kept(sweeps),
+            [known.get(report, NO_NEEDS) for report in kept(reports)],
         )
-        kinds, numbers = _kinds(dict.fromkeys(texts))
-        known = {need: number for number, need in enumerate(dict.fromkeys(needs))}
+        kinds, configs = _configs(dict.fromkeys(kept(texts)))
+        need_numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
         letters = {int(one): one.word[0] for one in Evidence}
-        problems = {problem: number for number, problem in enumerate({p for _, _, p in groups})}
+        held = Counter([spot >> _TOKEN_BITS for spot in kept(spots)])
         return {
             "schema": TABLE_SCHEMA,
             "configs": kinds,
-            "needs": {name: [need[i] for need in known] for i, name in enumerate(NEEDS)},
-            "problems": [dict(problem) for problem in problems],
+            "needs": {name: [need[i] for need in need_numbers] for i, name in enumerate(NEEDS)},
+            "problems": [dict(problem) for problem in keys.numbers],
             "groups": [
-                {"op": op, "unit": unit, "problem": problems[problem], "rows": len(own)}
-                for (op, unit, problem), own in zip(groups, held, strict=True)
+                {"op": op, "unit": unit, "problem": problem, "rows": held[place]}
+                for (op, unit, problem), place in places.items()
             ],
             "rows": {
-                "tokens": [tokens for (tokens, _), _ in flat],
-                "config": [numbers[text] for text in texts],
-                "evidence": "".join([letters[one] for one in evidence]),
-                "needs": [known[need] for need in needs],
-                "time_us": [rounded(time_us) for time_us in times],
+                "tokens": list(kept(tokens)),
+                "config": list(map(configs.__getitem__, kept(texts))),
+                "evidence": "".join(map(letters.__getitem__, kept(evidence))),
+                "needs": list(map(need_numbers.__getitem__, needs)),
+                "time_us": list(map(rounded, kept(times))),
             },
         }
 
-    def _strongest(self) -> dict[Place, dict[int, tuple[Any, ...]]]:
-        """Return the rows of each place: the strongest evidence, then the newest."""
-        tokens = {number: count for number, count, _ in self.problems}
-        keys = _Keys(
+    def _keys(self) -> _Keys:
+        return _Keys(
             records={number: record for number, _, record in self.problems},
             silicons={number: _silicon(*rest) for number, *rest in self.silicons},
         )
-        known: dict[tuple[int, int], int] = {}
-        groups: dict[tuple[str, str, int], dict[int, tuple[Any, ...]]] = {}
-        # Once a row: what can be looked up is not made again.
-        for row in self.winners:
-            op, unit, problem, silicon, _, evidence, _, _, _ = row
-            pair = problem, silicon
-            number = known.get(pair)
-            if number is None:
-                number = known[pair] = keys.number(problem, silicon)
-            rows = groups.get((op, unit, number))
-            if rows is None:
-                rows = groups[op, unit, number] = {}
-            count = tokens[problem]
-            held = rows.get(count)
-            if held is None or evidence >= held[_EVIDENCE]:
-                rows[count] = row
-        found = list(keys.numbers)
-        return {(op, unit, found[number]): rows for (op, unit, number), rows in groups.items()}
 
     def _needs(self) -> dict[int | None, Needs]:
         numbers = [number for number, _ in self.compiles]
         reports = _parsed(text for _, text in self.compiles)
         return dict(zip(numbers, map(_needs, reports), strict=True))
+
+
+def _tokens(counts: list[int]) -> list[int]:
+    if counts and not 1 <= min(counts) <= max(counts) <= MOST_TOKENS:
+        raise InvalidInput(f"tokens must be 1 to {MOST_TOKENS}")
+    return counts
+
+
+def _strongest(spots: Sequence[int], evidence: Sequence[int]) -> list[int]:
+    """Return the row of each spot, in their order: the strongest evidence, then the newest."""
+    order = sorted(range(len(spots)), key=spots.__getitem__)
+    if len(set(spots)) == len(spots):
+        return order
+    kept: dict[int, int] = {}
+    for i in order:
+        held = kept.get(spots[i])
+        if held is None or evidence[i] >= evidence[held]:
+            kept[spots[i]] = i
+    return list(kept.values())
+
+
+def _picker(chosen: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+    """Return what picks these of a column, in C."""
+    if len(chosen) > 1:
+        return itemgetter(*chosen)
+    return lambda column: tuple(column[i] for i in chosen)
+
+
+def _layer_needs(
+    places: Mapping[tuple[str, str, int], int],
+    spots: Sequence[int],
+    sweeps: Sequence[int],
+    own: Sequence[Needs],
+) -> list[Needs]:
+    """Return the needs of every row; a layer without needs of its own has its GEMMs'."""
+    found = list(own)
+    where = {spot: row for row, spot in enumerate(spots)}
+    gemms = {
+        place: [places.get((op, gemm, problem), -1) for gemm in LAYER_GEMMS]
+        for (op, unit, problem), place in places.items()
+        if unit == "layer"
+    }
+    for row, need in enumerate(own):
+        if need == NO_NEEDS and (spot := spots[row]) >> _TOKEN_BITS in gemms:
+            tokens = spot & _TOKEN_MASK
+            places_of_gemms = gemms[spot >> _TOKEN_BITS]
+            rows = [where.get(place << _TOKEN_BITS | tokens) for place in places_of_gemms]
+            parts = [None if i is None else (sweeps[i], own[i]) for i in rows]
+            found[row] = needs_of_layer(sweeps[row], parts)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +227,13 @@ class _Keys:
     numbers: dict[FrozenDict[Key], int] = field(default_factory=dict)
     known: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
-    def number(self, problem: int, silicon: int) -> int:
+    def numbered(self, problems: Sequence[int], silicons: Sequence[int]) -> list[int]:
+        """Return the number of each row's problem."""
+        pairs = list(zip(problems, silicons, strict=True))
+        found = {pair: self._number(*pair) for pair in dict.fromkeys(pairs)}
+        return list(map(found.__getitem__, pairs))
+
+    def _number(self, problem: int, silicon: int) -> int:
         """Return the number of a stored problem on a stored silicon."""
         record = self.records[problem]
         place = (*_layer(record), silicon)
@@ -213,8 +258,52 @@ def _layer(record: str) -> tuple[str, str]:
     return layer, "" if capacity == tokens else capacity
 
 
+def _configs(texts: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return configs as a document holds them, and the number of each text.
+
+    A layer's text is parted before it is parsed: most of its parts are GEMMs' texts.
+    """
+    known: dict[str, str] = {}
+    split = {text: _split(text, known) for text in texts}
+    plain = dict.fromkeys(part for text, parts in split.items() for part in parts or (text,))
+    kinds, numbers = _kinds(plain)
+    joint = {text: parts for text, parts in split.items() if parts}
+    if joint:
+        columns = zip(*joint.values(), strict=True)
+        parts = {u: [numbers[one] for one in c] for u, c in zip(_UNITS, columns, strict=True)}
+        kinds.append({"count": len(joint), "parts": parts})
+    first = len(numbers)
+    numbers.update({text: first + i for i, text in enumerate(joint)})
+    return kinds, numbers
+
+
+def _split(text: str, known: dict[str, str]) -> tuple[str, ...]:
+    """Return the configs of a layer's GEMMs, as text; nothing where one is written otherwise.
+
+    A quote inside a JSON text is escaped, so after a comma it begins a name.
+
+    Args:
+        text: Canonical JSON: every name of the down part, then every name of the gate_up part.
+        known: Parts that were seen, and what was made of them ("" = they are none).
+    """
+    down, found, up = text.partition(_UP)
+    if not found:
+        return ()
+    own = known.get(down)
+    if own is None:
+        plain = down.startswith(_FIRST) and down.count(_NEXT) == down.count(_DOWN)
+        own = known[down] = (
+            f'{{"{down[len(_FIRST) :].replace(_DOWN, _NEXT)}}}' if plain else ""
+        )
+    other = known.get(up)
+    if other is None:
+        plain = up.count(_NEXT) == up.count(_UP)
+        other = known[up] = f'{{"{up.replace(_UP, _NEXT)}' if plain else ""
+    return (own, other) if own and other else ()
+
+
 def _kinds(texts: Iterable[str]) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return configs by their parameters, none in parts, and the number of each text."""
+    """Return plain configs by their parameters, and the number of each text."""
     kinds: dict[tuple[str, ...], list[tuple[str, tuple[Any, ...]]]] = {}
     known = list(texts)
     for text, config in zip(known, _parsed(known), strict=True):

@@ -59,7 +59,8 @@ Key = int | float | str | bool
 TableRow = tuple[int, Mapping[str, Any], str, Needs, float]
 Place = tuple[str, str, FrozenDict[Key]]
 Groups = Mapping[Place, Sequence[TableRow]]
-_GEMMS = ("gate_up", "down")
+# Whose needs are a layer's.
+LAYER_GEMMS = ("gate_up", "down")
 # What look-ups read and the hash is of, in the order in which it is written.
 BODY = ("configs", "needs", "problems", "groups", "rows")
 _tokens = itemgetter(0)
@@ -197,21 +198,27 @@ def layer_needs(
     found = {place: [needs for _, needs in own] for place, own in told.items()}
     for place in groups:
         op, unit, problem = place
-        gemms = [(op, gemm, problem) for gemm in _GEMMS]
+        gemms = [(op, gemm, problem) for gemm in LAYER_GEMMS]
         if unit != "layer" or not all(gemm in groups for gemm in gemms):
             continue
-        first, second = (dict(zip(groups[gemm], told[gemm], strict=True)) for gemm in gemms)
+        rows = [dict(zip(groups[gemm], told[gemm], strict=True)) for gemm in gemms]
         for number, tokens in enumerate(groups[place]):
             sweep, own = told[place][number]
-            if own == NO_NEEDS and tokens in first and tokens in second:
-                parts = first[tokens], second[tokens]
-                found[place][number] = _most([needs for other, needs in parts if other == sweep])
+            if own == NO_NEEDS:
+                found[place][number] = needs_of_layer(sweep, [one.get(tokens) for one in rows])
     return found
 
 
-def _most(parts: Sequence[Needs]) -> Needs:
-    """Return what both GEMMs need, nothing where one is not known."""
-    if len(parts) < len(_GEMMS) or NO_NEEDS in parts:
+def needs_of_layer(sweep: object, gemms: Sequence[tuple[object, Needs] | None]) -> Needs:
+    """Return what a layer needs: what both of its GEMMs do, nothing where one is not known.
+
+    Args:
+        sweep: The layer's.
+        gemms: The sweep of each GEMM's row at the same token count and what it needs: another
+            sweep's row is not what the layer launches.
+    """
+    parts = [one[1] for one in gemms if one is not None and one[0] == sweep]
+    if len(parts) < len(LAYER_GEMMS) or NO_NEEDS in parts:
         return NO_NEEDS
     shared, threads, registers, columns = map(max, *parts)
     return shared, threads, registers, columns
