@@ -29,7 +29,7 @@ from typing import Any
 
 from rubin_tune.db import Evidence, Silicon, Toolchain, Winner, open_store
 from rubin_tune.db.formats.json import JsonFormat
-from rubin_tune.db.records import CompileReport
+from rubin_tune.db.records import CompileReport, Edge
 from rubin_tune.errors import InvalidInput
 from rubin_tune.runtime import Table
 from rubin_tune.search_spaces import (
@@ -69,7 +69,7 @@ def make_winners(seed: int = 0) -> list[Winner]:
     for problem in islice(_problems(gpu), _PROBLEMS):
         chosen: dict[Unit, LaunchConfig] = {}
         own: dict[Unit, list[LaunchConfig]] = {}
-        for tokens in _LADDER:
+        for tokens, following in zip(_LADDER, (*_LADDER[1:], 0), strict=True):
             for unit in GEMMS:
                 place = problem.shape.weights, unit
                 if place not in pools:
@@ -79,8 +79,17 @@ def make_winners(seed: int = 0) -> list[Winner]:
                     own[unit] = draw.sample(pools[place], _OWN)
                 if unit not in chosen or draw.random() < _CHANGES:
                     chosen[unit] = draw.choice(own[unit])
-            found += _rows(problem.at(tokens), chosen, draw)
+            edge = _edge(tokens, following, draw) if following else None
+            found += [
+                replace(row, edge=edge if row.config.items else None)
+                for row in _rows(problem.at(tokens), chosen, draw)
+            ]
     return found
+
+
+def _edge(tokens: int, following: int, draw: random.Random) -> Edge:
+    last = draw.randrange(tokens, following)
+    return Edge(tokens=last, next_tokens=following, evidence=Evidence.MEASURED)
 
 
 def _problems(gpu: Gpu) -> Iterator[Problem]:

@@ -27,6 +27,7 @@ from ..search_spaces import (
 from .records import (
     Assumption,
     CompileReport,
+    Edge,
     Evidence,
     Measurement,
     Prediction,
@@ -184,6 +185,17 @@ def spent_from_json(found: Mapping[str, Any]) -> Spent:
     return _make(Spent, found)
 
 
+def edge_to_json(edge: Edge) -> Json:
+    """Return the edge of a winner's bucket as JSON values."""
+    return {**_flat(edge), "evidence": edge.evidence.word}
+
+
+def edge_from_json(found: Mapping[str, Any]) -> Edge:
+    """Return the edge of a winner's bucket."""
+    values = _object("edge", found)
+    return _make(Edge, {**values, "evidence": evidence_from_word(values.get("evidence"))})
+
+
 def rejected_to_json(rejected: Rejected) -> Json:
     """Return a rejection as JSON values."""
     return {
@@ -251,6 +263,7 @@ def winner_to_json(winner: Winner) -> Json:
         "default_config": config_to_json(winner.default_config),
         "default_time_us": winner.default_time_us,
         "parts": [[unit, config_to_json(config)] for unit, config in winner.parts],
+        "edge": _maybe(edge_to_json, winner.edge),
     }
 
 
@@ -263,6 +276,7 @@ def winner_from_json(found: Mapping[str, Any]) -> Winner:
             "interval_us": _pair(_take(found, "winner", "interval_us")),
             "default_config": config_from_json(_take(found, "winner", "default_config")),
             "parts": tuple((unit, config_from_json(c)) for unit, c in found.get("parts", ())),
+            "edge": _maybe(edge_from_json, found.get("edge")),
         },
     )
 

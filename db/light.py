@@ -24,16 +24,18 @@ from . import codec
 from .formats.json import rounded
 from .frozen import FrozenDict
 from .records import Evidence, Silicon
-from .table_check import MOST_TOKENS, NEEDS, TABLE_SCHEMA, Document
+from .table_check import ASSUMED, EDGES, MOST_TOKENS, NEEDS, TABLE_SCHEMA, Document
 from .table_file import LAYER_GEMMS, NO_NEEDS, Key, Needs, needs_of_layer, problem_keys
 
 # Revisions whose winners these statements read.
-READS = ("0001", "0002", "0003", "0004")
+READS = ("0001", "0002", "0003", "0004", "0005")
 _REVISION = "SELECT version_num FROM rubin_tune_version"
 _WINNERS = """
-    SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id
+    SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id, {edge}
     FROM winners ORDER BY id
 """
+# Since which revision winners have an edge.
+_EDGES_SINCE = "0005"
 _SWEEPS = "SELECT id, started_at FROM sweeps"
 _PROBLEMS = """
     SELECT id, tokens, record FROM problems WHERE id IN (SELECT problem_id FROM winners)
@@ -46,7 +48,9 @@ _COMPILES = """
 """
 # A stored problem is canonical JSON, so its two counts stand first and last.
 _CAPACITY, _TOKENS = '{"capacity":', ',"tokens":'
-_COLUMNS, _SWEEP = 9, 8
+_COLUMNS, _SWEEP = 10, 8
+_LETTERS = {word: letter for letter, word in EDGES.items()}
+_ASSUMED = _LETTERS[ASSUMED]
 # A place's number and a token count are one integer.
 _TOKEN_BITS = MOST_TOKENS.bit_length()
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
@@ -82,9 +86,10 @@ def _fetch(path: Path) -> _Rows | None:
         found = connection.execute(_REVISION).fetchall()
         if [revision for (revision,) in found] not in [[known] for known in READS]:
             return None
+        edge = "edge" if found[0][0] >= _EDGES_SINCE else "NULL"
         return _Rows(
             winners=_oldest_first(
-                connection.execute(_WINNERS).fetchall(),
+                connection.execute(_WINNERS.format(edge=edge)).fetchall(),
                 dict(connection.execute(_SWEEPS).fetchall()),
             ),
             problems=connection.execute(_PROBLEMS).fetchall(),
@@ -115,7 +120,7 @@ class _Rows:
     def document(self) -> Document:
         """Return a document of the rows: whole, though not in the order that has a hash."""
         columns = list(zip(*self.winners, strict=True)) or [()] * _COLUMNS
-        ops, units, problems, silicons, texts, evidence, times, reports, sweeps = columns
+        ops, units, problems, silicons, texts, evidence, times, reports, sweeps, ends = columns
         keys = self._keys()
         counts = {number: tokens for number, tokens, _ in self.problems}
         tokens = _tokens(list(map(counts.__getitem__, problems)))
@@ -123,7 +128,8 @@ class _Rows:
         places = {place: number for number, place in enumerate(dict.fromkeys(named))}
         # Rows of one place lie together, by their tokens.
         spots = [
-            places[place] << _TOKEN_BITS | count for place, count in zip(named, tokens, strict=True)
+            places[place] << _TOKEN_BITS | count
+            for place, count in zip(named, tokens, strict=True)
         ]
         chosen = _strongest(spots, evidence)
         kept = _picker(chosen)
@@ -137,6 +143,7 @@ class _Rows:
         kinds, configs = _configs(dict.fromkeys(kept(texts)))
         need_numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
         letters = {int(one): one.word[0] for one in Evidence}
+        lasts, edges = _edges(kept(spots), kept(sweeps), kept(ends))
         held = Counter([spot >> _TOKEN_BITS for spot in kept(spots)])
         return {
             "schema": TABLE_SCHEMA,
@@ -153,6 +160,8 @@ class _Rows:
                 "evidence": "".join(map(letters.__getitem__, kept(evidence))),
                 "needs": list(map(need_numbers.__getitem__, needs)),
                 "time_us": list(map(rounded, kept(times))),
+                "last": lasts,
+                "edge": "".join(edges),
             },
         }
 
@@ -192,6 +201,23 @@ def _picker(chosen: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     if len(chosen) > 1:
         return itemgetter(*chosen)
     return lambda column: tuple(column[i] for i in chosen)
+
+
+def _edges(
+    spots: Sequence[int], sweeps: Sequence[int], ends: Sequence[str | None]
+) -> tuple[list[int], list[str]]:
+    """Return where each row's bucket ends, as far as its own sweep found the next row too."""
+    lasts, letters = [0] * len(spots), [_ASSUMED] * len(spots)
+    texts = [text for text in dict.fromkeys(ends) if text is not None]
+    found = [(e["tokens"], e["next_tokens"], _LETTERS[e["evidence"]]) for e in _parsed(texts)]
+    known = dict(zip(texts, found, strict=True))
+    for row, (spot, text) in enumerate(zip(spots[:-1], ends, strict=False)):
+        if text is not None:
+            last, following, letter = known[text]
+            same = spots[row + 1] == (spot & ~_TOKEN_MASK) | following
+            if same and sweeps[row + 1] == sweeps[row]:
+                lasts[row], letters[row] = last, letter
+    return lasts, letters
 
 
 def _layer_needs(
@@ -292,9 +318,7 @@ def _split(text: str, known: dict[str, str]) -> tuple[str, ...]:
     own = known.get(down)
     if own is None:
         plain = down.startswith(_FIRST) and down.count(_NEXT) == down.count(_DOWN)
-        own = known[down] = (
-            f'{{"{down[len(_FIRST) :].replace(_DOWN, _NEXT)}}}' if plain else ""
-        )
+        own = known[down] = f'{{"{down[len(_FIRST) :].replace(_DOWN, _NEXT)}}}' if plain else ""
     other = known.get(up)
     if other is None:
         plain = up.count(_NEXT) == up.count(_UP)

@@ -219,6 +219,21 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Where a winner's bucket ends and that of the next tuned token count begins.
+
+    Attributes:
+        tokens: The last token count at which this winner is the faster of the two.
+        next_tokens: The token count of the other.
+        evidence: The weakest of the four times that say so: both configs at both token counts.
+    """
+
+    tokens: int
+    next_tokens: int
+    evidence: Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Winner:
     """A choice over trials: the config to launch for one unit of one problem."""
 
@@ -239,6 +254,8 @@ class Winner:
     compile: CompileReport | None = None
     parts: tuple[tuple[str, LaunchConfig], ...] = field(default=())
     """For unit layer: the config of each GEMM."""
+    edge: Edge | None = None
+    """Towards the next token count of the same sweep, where its winner is another config."""
 
     @property
     def speedup(self) -> float:

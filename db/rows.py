@@ -62,6 +62,7 @@ def winner_values(winner: Winner) -> dict[str, Any]:
         "default_config": winner.default_config.key,
         "default_time_us": winner.default_time_us,
         "parts": dumps({"units": [[u, codec.config_to_json(c)] for u, c in winner.parts]}),
+        "edge": winner.edge and dumps(codec.edge_to_json(winner.edge)),
     }
 
 
@@ -142,6 +143,7 @@ class RowReader:
             default_config=self._config(row.default_config),
             default_time_us=row.default_time_us,
             parts=tuple((unit, codec.config_from_json(config)) for unit, config in parts),
+            edge=row.edge and codec.edge_from_json(loads(row.edge)),
         )
 
     def _shared(self, row: Row[Any], given: Mapping[str, Problem]) -> dict[str, Any]:

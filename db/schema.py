@@ -36,7 +36,7 @@ from sqlalchemy import (
 )
 
 # Revisions of db/migrations/versions, oldest first; the last is what this version writes.
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 VERSION_TABLE = "rubin_tune_version"
 # "rtun" in ASCII: SQLite files of ours carry it in their header (PRAGMA application_id).
 APPLICATION_ID = 0x7274756E
@@ -183,6 +183,7 @@ winners = Table(
     Column("default_time_us", Double, nullable=False),
     _points_at("compiles", nullable=True),
     Column("parts", Text, nullable=False),
+    Column("edge", Text),
     UniqueConstraint("sweep_id", "problem_id", "unit", name="uq_winners_key"),
 )
 Index("ix_winners_problem_id", winners.c.problem_id, winners.c.unit)

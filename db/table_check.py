@@ -1,4 +1,4 @@
-"""Whether a document is a table of winners ("rubin-tune.table/2").
+"""Whether a document is a table of winners ("rubin-tune.table/3").
 
 Columns are checked whole, by functions that run in C: a table of 10,000 rows is checked in less time
 than it takes to parse. Everything is checked before anything is used, so that a look-up inside a
@@ -15,11 +15,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain, compress, count, islice, pairwise
 from typing import Any
 
-# History: 1 = rows as objects (never released), 2 = columns.
-TABLE_SCHEMA = "rubin-tune.table/2"
-COLUMNS = ("tokens", "config", "evidence", "needs", "time_us")
+# History: 1 = rows as objects, 2 = columns, 3 = edges of buckets; 1 and 2 were never released.
+TABLE_SCHEMA = "rubin-tune.table/3"
+COLUMNS = ("tokens", "config", "evidence", "needs", "time_us", "last", "edge")
 NEEDS = ("shared_bytes", "threads", "registers", "tmem_columns")
 EVIDENCE = {"m": "measured", "p": "predicted", "r": "recorded"}
+ASSUMED = "assumed"
+# What an edge between two token counts stands on; the assumed one is at their geometric mean.
+EDGES = {**EVIDENCE, "a": ASSUMED}
 # Ends the last bucket; no engine's step has more tokens.
 MOST_TOKENS = 1 << 20
 MOST_ROWS = 1_000_000
@@ -121,7 +124,7 @@ def _wrong_rows(rows: object) -> str:
     if not isinstance(rows, dict):
         return "it has no 'rows'"
     for name in COLUMNS:
-        kind = str if name == "evidence" else list
+        kind = str if name in ("evidence", "edge") else list
         if not isinstance(rows.get(name), kind):
             return f"its rows lack a column {name!r}"
     lengths = sorted({len(rows[name]) for name in COLUMNS})
@@ -133,12 +136,17 @@ def _wrong_rows(rows: object) -> str:
 
 
 def _wrong_values_of_rows(rows: Mapping[str, Any]) -> str:
-    for name in ("tokens", "config", "needs"):
+    for name in ("tokens", "config", "needs", "last"):
         if set(map(type, rows[name])) != {int}:
             return f"the column {name!r} holds something else than integers"
-    strange = set(rows["evidence"]).difference(EVIDENCE)
-    if strange:
-        return f"evidence {min(strange)!r} is none of {', '.join(EVIDENCE)}"
+    for name, letters in (("evidence", EVIDENCE), ("edge", EDGES)):
+        strange = set(rows[name]).difference(letters)
+        if strange:
+            return f"{name} {min(strange)!r} is none of {', '.join(letters)}"
+    if min(rows["last"]) < 0 or max(rows["last"]) > MOST_TOKENS:
+        return f"the column 'last' holds something else than 0 to {MOST_TOKENS}"
+    if rows["last"].count(0) != rows["edge"].count("a"):
+        return "the columns 'last' and 'edge' do not assume the same edges"
     least, most = min(rows["tokens"]), max(rows["tokens"])
     if least < 1 or most > MOST_TOKENS:
         return f"a row has tokens {least if least < 1 else most}: must be 1 to {MOST_TOKENS}"

@@ -1,4 +1,4 @@
-"""Our own table of winners as a file, "rubin-tune.table/2": what a serving engine loads.
+"""Our own table of winners as a file, "rubin-tune.table/3": what a serving engine loads.
 
 Light on purpose: runtime imports this module and its neighbours (frozen, table_check, table_read) and
 nothing else of db, so they import only the standard library (not numpy, SQLAlchemy or
@@ -6,7 +6,7 @@ search_spaces; problems are read by their attributes).
 
 The document, JSON, by columns so that 10,000 rows load in a few milliseconds:
 
-    {"schema": "rubin-tune.table/2",
+    {"schema": "rubin-tune.table/3",
      "content_hash": what ranks compare (`content_hash`),
      "configs": [{"count": N, "values": {parameter: [N values], ...}}, ...,
                  {"count": N, "parts": {unit: [N numbers of configs above], ...}}, ...],
@@ -16,7 +16,10 @@ The document, JSON, by columns so that 10,000 rows load in a few milliseconds:
                  "problem": its number, "rows": how many of the rows are its own}, ...],
      "rows": {"tokens": [...], "config": [numbers counted through all "configs"],
               "evidence": a letter a row (m: measured, r: recorded, p: predicted),
-              "needs": [numbers], "time_us": [...]},
+              "needs": [numbers], "time_us": [...],
+              "last": the last token count of a row's bucket, where the times of its config and of
+                      the next row's cross (0 = the geometric mean of both token counts),
+              "edge": a letter a row, the evidence of that (m, r, p; a: assumed)},
      "records_bytes": length of "records", "records_sha256": its hash,
      "records": {what a winner has beside: see formats/json.py; look-ups do not read it}}
 
@@ -37,7 +40,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from .frozen import FrozenDict
 from .table_check import (
+    ASSUMED,
     COLUMNS,
+    EDGES,
     EVIDENCE,
     NEEDS,
     TABLE_SCHEMA,
@@ -55,8 +60,11 @@ Needs = tuple[int, int, int, int]
 T = TypeVar("T")
 NO_NEEDS: Needs = (0, 0, 0, 0)
 Key = int | float | str | bool
-# Tokens, config, evidence, needs, time in microseconds: as COLUMNS.
-TableRow = tuple[int, Mapping[str, Any], str, Needs, float]
+# Last token count of a row's bucket (0 = assumed), and the evidence of that.
+Pin = tuple[int, str]
+NO_PIN: Pin = (0, ASSUMED)
+# Tokens, config, evidence, needs, time in microseconds, pin: as COLUMNS.
+TableRow = tuple[int, Mapping[str, Any], str, Needs, float, int, str]
 Place = tuple[str, str, FrozenDict[Key]]
 Groups = Mapping[Place, Sequence[TableRow]]
 # Whose needs are a layer's.
@@ -64,7 +72,7 @@ LAYER_GEMMS = ("gate_up", "down")
 # What look-ups read and the hash is of, in the order in which it is written.
 BODY = ("configs", "needs", "problems", "groups", "rows")
 _tokens = itemgetter(0)
-_LETTERS = {word: letter for letter, word in EVIDENCE.items()}
+_LETTERS = {word: letter for letter, word in EDGES.items()}
 
 
 def problem_keys(problem: Problem, silicon: Silicon) -> FrozenDict[Key]:
@@ -112,7 +120,8 @@ def make_document(tables: Iterable[Mapping[str, Any]]) -> Document:
 
     Args:
         tables: Each {"op", "unit", "problem", "rows": [{"tokens", "config", "evidence",
-            "time_us", and "needs" where they are known}]}; no two of one op, unit and problem.
+            "time_us", and "needs" and "pin" where they are known}]}; no two of one op, unit and
+            problem.
     """
     return document_of(
         {
@@ -123,6 +132,7 @@ def make_document(tables: Iterable[Mapping[str, Any]]) -> Document:
                     row["evidence"],
                     tuple(row.get("needs", NO_NEEDS)),
                     row["time_us"],
+                    *row.get("pin", NO_PIN),
                 )
                 for row in table["rows"]
             ]
@@ -139,7 +149,7 @@ def document_of(groups: Groups) -> Document:
     places = sorted(groups, key=lambda place: (place[0], place[1], texts[place[2]]))
     rows = [row for place in places for row in sorted(groups[place], key=_tokens)]
     columns: list[Sequence[Any]] = list(zip(*rows, strict=True)) or [()] * len(COLUMNS)
-    tokens, configs, evidence, needs, times = columns
+    tokens, configs, evidence, needs, times, lasts, edges = columns
     kinds, config_numbers = number_configs(configs)
     known = _numbers(sorted(set(needs)))
     return {
@@ -163,6 +173,8 @@ def document_of(groups: Groups) -> Document:
             "evidence": "".join(map(_LETTERS.__getitem__, evidence)),
             "needs": list(map(known.__getitem__, needs)),
             "time_us": list(times),
+            "last": list(lasts),
+            "edge": "".join(map(_LETTERS.__getitem__, edges)),
         },
     }
 
@@ -172,8 +184,8 @@ def groups_of(document: Document) -> list[tuple[Place, list[TableRow]]]:
     columns, configs = document["rows"], configs_of(document["configs"])
     needs = list(zip(*(document["needs"][name] for name in NEEDS), strict=True))
     rows: list[TableRow] = [
-        (tokens, configs[config], EVIDENCE[letter], needs[need], time_us)
-        for tokens, config, letter, need, time_us in zip(
+        (tokens, configs[config], EVIDENCE[letter], needs[need], time_us, last, EDGES[edge])
+        for tokens, config, letter, need, time_us, last, edge in zip(
             *(columns[n] for n in COLUMNS), strict=True
         )
     ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._workspace import Workspace
-from .choices import Choice, Reason
+from .choices import Choice, Edge, Reason
 from .limits import Limits
 from .misses import MissLog
 from .table import Table, load
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Choice",
+    "Edge",
     "Limits",
     "MegaMoE",
     "MissLog",

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import index
 
 from ..db.frozen import FrozenDict
-from ..db.table_check import MOST_TOKENS
+from ..db.table_check import ASSUMED, MOST_TOKENS
 from ..errors import InvalidInput
 
 Value = int | str | bool
@@ -38,6 +38,8 @@ class Choice:
         why: The same in words; starts with the reason.
         time_us: Time of the row that the config is from, at its own token count; None for a
             default.
+        edges: What the bucket's lower and upper end stand on: see `Edge.evidence`; "" where no tuned
+            count lies beyond.
     """
 
     config: Mapping[str, Value]
@@ -46,6 +48,7 @@ class Choice:
     reason: Reason
     why: str
     time_us: float | None = None
+    edges: tuple[str, str] = ("", "")
 
 
 Look = Callable[[int], Choice]
@@ -54,12 +57,41 @@ Miss = Callable[[int, Reason], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One winner, as look-ups need it."""
+    """One winner, as look-ups need it.
+
+    Attributes:
+        tokens: Its token count.
+        config: What it launches.
+        evidence: Of its time.
+        time_us: Its time.
+        last: Last token count of its bucket; 0 = assumed.
+        edge: The evidence of that.
+    """
 
     tokens: int
     config: Mapping[str, Value]
     evidence: str
     time_us: float
+    last: int = 0
+    edge: str = ASSUMED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """Where one tuned count's bucket ends and the next one's begins.
+
+    Attributes:
+        below: Tuned count on its lower side.
+        above: Tuned count on its upper side.
+        last: Last token count that is answered as `below`.
+        evidence: "measured", "recorded" or "predicted": the times of both winners, at both counts,
+            cross there; "same": both are one config; "assumed": the geometric mean, as a time lacks.
+    """
+
+    below: int
+    above: int
+    last: int
+    evidence: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +102,13 @@ class Choices:
         exact: By tuned token count.
         starts: Where each bucket begins, ascending from 1.
         buckets: The answer of each.
+        edges: Between each two tuned counts.
     """
 
     exact: Mapping[int, Choice]
     starts: Sequence[int]
     buckets: Sequence[Choice]
+    edges: Sequence[Edge] = ()
 
     def look(self, miss: Miss | None = None) -> Look:
         """Return the look-up over token counts.
@@ -119,6 +153,7 @@ class Choices:
             exact={tokens: lent(choice) for tokens, choice in self.exact.items()},
             starts=self.starts,
             buckets=[lent(choice) for choice in self.buckets],
+            edges=self.edges,
         )
 
 
@@ -130,28 +165,48 @@ def choices_of(rows: Sequence[Row], refused: Mapping[int, str]) -> Choices:
         refused: Token counts whose own winner cannot run on this GPU, and why.
     """
     counts = [row.tokens for row in rows]
-    # Between two tuned counts the edge stands at their geometric mean: both sides are measured.
-    edges = [math.isqrt(low * high) for low, high in pairwise(counts)]
-    firsts = [counts[0], *(edge + 1 for edge in edges)]
-    lasts = [*edges, counts[-1]]
+    edges = [_edge(low, high, refused) for low, high in pairwise(rows)]
+    firsts = [counts[0], *(edge.last + 1 for edge in edges)]
+    lasts = [*(edge.last for edge in edges), counts[-1]]
+    words = ["", *(edge.evidence for edge in edges), ""]
     exact, starts, buckets = {}, list[int](), list[Choice]()
     if counts[0] > 1:
         starts.append(1)
         why = f"below the smallest tuned token count, {counts[0]}"
         buckets.append(_choice(rows[0], (1, counts[0] - 1), Reason.NEAREST, why))
-    for row, first, last in zip(rows, firsts, lasts, strict=True):
+    for row, bucket, ends in zip(
+        rows, zip(firsts, lasts, strict=True), pairwise(words), strict=True
+    ):
         why = f"{row.evidence} at {row.tokens} tokens"
-        exact[row.tokens] = _choice(row, (first, last), Reason.EXACT, why)
-        starts.append(first)
-        why = f"{why}, the nearest tuned count by ratio"
-        buckets.append(_choice(row, (first, last), Reason.BUCKET, why))
+        exact[row.tokens] = replace(_choice(row, bucket, Reason.EXACT, why), edges=ends)
+        starts.append(bucket[0])
+        why = f"{why}, whose bucket this is{_told(ends)}"
+        buckets.append(replace(_choice(row, bucket, Reason.BUCKET, why), edges=ends))
     starts.append(counts[-1] + 1)
     why = f"above the largest tuned token count, {counts[-1]}"
     buckets.append(_choice(rows[-1], (counts[-1] + 1, MOST_TOKENS), Reason.NEAREST, why))
     for tokens, why in refused.items():
         near = buckets[bisect_right(starts, tokens) - 1]
         exact[tokens] = replace(near, why=f"{near.why}; {why}")
-    return Choices(exact=exact, starts=starts, buckets=buckets)
+    return Choices(exact=exact, starts=starts, buckets=buckets, edges=edges)
+
+
+def _edge(low: Row, high: Row, refused: Mapping[int, str]) -> Edge:
+    """Return the edge between two rows that can run."""
+    middle, evidence = math.isqrt(low.tokens * high.tokens), ASSUMED
+    if low.config == high.config:
+        evidence = "same"
+    elif low.edge != ASSUMED and not any(low.tokens < t < high.tokens for t in refused):
+        # A pin is towards the next row; where that one is refused, nobody compared these two.
+        middle, evidence = min(max(low.last, low.tokens), high.tokens - 1), low.edge
+    return Edge(below=low.tokens, above=high.tokens, last=middle, evidence=evidence)
+
+
+def _told(ends: tuple[str, str]) -> str:
+    said = [
+        f"{side} edge {word}" for side, word in zip(("lower", "upper"), ends, strict=True) if word
+    ]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def default_choices(op: str, default: Mapping[str, Value] | None) -> Choices:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..db.frozen import FrozenDict
-from ..db.table_check import EVIDENCE, NEEDS, Document, ranges, wrong_document
+from ..db.table_check import EDGES, EVIDENCE, NEEDS, Document, ranges, wrong_document
 from ..db.table_configs import configs_of
 from ..db.table_file import content_hash
 from ..db.table_read import checked, in_order, read_table
 from ..errors import DatabaseRefused, InvalidInput
-from .choices import Choice, Choices, Look, Miss, Row, Value, choices_of, default_choices
+from .choices import Choice, Choices, Edge, Look, Miss, Row, Value, choices_of, default_choices
 from .limits import Limits
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ class _Rows:
             config=self._known_configs()[self._rows["config"][number]],
             evidence=EVIDENCE[self._rows["evidence"][number]],
             time_us=self._rows["time_us"][number],
+            last=self._rows["last"][number],
+            edge=EDGES[self._rows["edge"][number]],
         )
 
     def _known_configs(self) -> list[FrozenDict[Value]]:
@@ -278,6 +280,12 @@ class Table:
         which = unit or self._only_unit(op)
         miss = None if self._misses is None else self._misses.of(op, which, problem)
         return self._choices(op, problem, which, default).look(miss)
+
+    def edges(
+        self, op: str, problem: Mapping[str, Any], *, unit: str | None = None
+    ) -> tuple[Edge, ...]:
+        """Return where the buckets of a problem meet, and what each edge stands on."""
+        return tuple(self._choices(op, problem, unit or self._only_unit(op), None).edges)
 
     def _choices(
         self,

@@ -117,6 +117,7 @@ class Explanation:
                 "config": dict(choice.config),
                 "evidence": choice.evidence,
                 "bucket": list(choice.bucket),
+                "edges": list(choice.edges),
                 "reason": choice.reason.value,
                 "why": choice.why,
             },

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..db import CompileReport, Evidence, Winner
+from ..db.codec import edge_to_json
 from .audit import Audit
 from .imports import Baseline
 from .portfolio import Portfolio
@@ -117,6 +118,7 @@ def winner_json(winner: Winner) -> dict[str, object]:
         "default_time_us": winner.default_time_us,
         "speedup": winner.speedup,
         "evidence": winner.evidence.word,
+        "edge": None if winner.edge is None else edge_to_json(winner.edge),
         "compile": None if winner.compile is None else compile_json(winner.compile),
     }
 

@@ -21,6 +21,7 @@ from . import audit, cost_model
 from .budget import Budget, Enough, progress_note
 from .choose import couple, timed
 from .compile import over_limits
+from .edges import pinned
 from .evaluation import Evaluator, LayerOutcome, Outcome
 from .farm import CompileFarm, CompileJob
 from .imports import Baseline, baselines, over_baselines
@@ -189,6 +190,7 @@ class _Run:
         winners = tuple(self._choose())
         if self.resolved.request.portfolio is not None and winners:
             winners = self._held_to_set(winners, self.resolved.request.portfolio)
+        winners = self._pinned(winners)
         self.store.add_winners(winners)
         if self.portfolio is not None:
             self.store.put_portfolio(self.sweep_id, self.portfolio.as_json())
@@ -210,7 +212,7 @@ class _Run:
         except KeyboardInterrupt:
             self._note_stop()
             raise
-        winners = tuple(self._choose())
+        winners = self._pinned(tuple(self._choose()))
         self.store.add_winners(winners)
         self.store.finish_sweep(self.sweep_id, asdict(self.counts))
         return self._result(winners, complete=True)
@@ -394,7 +396,7 @@ class _Run:
 
     # Evaluating
 
-    def _known(self) -> dict[tuple[Unit, int, LaunchConfig], Trial]:
+    def _known(self, policy: str | None = None) -> dict[tuple[Unit, int, LaunchConfig], Trial]:
         setting = self.resolved.setting
         trials = self.store.trials_for(
             kernel=setting.kernel.name,
@@ -402,7 +404,7 @@ class _Run:
             problems=setting.problems,
             silicon=self.evaluator.silicon,
             toolchain=self.evaluator.toolchain,
-            policy=self.evaluator.policy,
+            policy=policy or self.evaluator.policy,
         )
         return {(t.unit, t.problem.tokens, t.config): t for t in trials}
 
@@ -593,6 +595,11 @@ class _Run:
         for tokens in ladder:
             yield from self._choose_at(tokens)
             self.progress.step()
+
+    def _pinned(self, winners: Sequence[Winner]) -> tuple[Winner, ...]:
+        """Return the winners with their edges, from every trial of these problems."""
+        final = self._known(f"{self.evaluator.policy}{FINAL}")
+        return pinned(winners, self._known().values(), final.values())
 
     def _held_to_set(self, winners: Sequence[Winner], cap: int) -> tuple[Winner, ...]:
         """Return the winners of the smallest set of configs that serves the ladder (portfolio.py)."""

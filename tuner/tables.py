@@ -181,6 +181,7 @@ def look_up(
         "config": dict(choice.config),
         "evidence": choice.evidence,
         "bucket": list(choice.bucket),
+        "edges": list(choice.edges),
         "reason": choice.reason.value,
         "why": choice.why,
         "stale": list(stale_words([row] if row else [])),

@@ -13,6 +13,7 @@ so that `load` gives equal winners back:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from .. import codec
 from ..records import Winner
 from ..table_check import Document
 from ..table_file import (
+    NO_PIN,
     Needs,
+    Pin,
     Place,
     TableRow,
     document_of,
@@ -85,19 +88,38 @@ def _document(groups: _Winners) -> Document:
     own = layer_needs(groups, lambda winner: (winner.sweep_id, needs_of(winner.compile)))
     return document_of(
         {
-            place: [_row(w, needs) for w, needs in zip(rows.values(), own[place], strict=True)]
+            place: [
+                _row(w, needs, pin)
+                for w, needs, pin in zip(rows.values(), own[place], _pins(rows), strict=True)
+            ]
             for place, rows in groups.items()
         }
     )
 
 
-def _row(winner: Winner, needs: Needs) -> TableRow:
+def _pins(rows: Mapping[int, Winner]) -> list[Pin]:
+    """Return where each row's bucket ends, as far as its own sweep found the next row too."""
+    ascending = sorted(rows)
+    following = dict(pairwise(ascending))
+    return [_pin(winner, rows.get(following.get(tokens, 0))) for tokens, winner in rows.items()]
+
+
+def _pin(winner: Winner, following: Winner | None) -> Pin:
+    edge = winner.edge
+    if edge is None or following is None or following.sweep_id != winner.sweep_id:
+        return NO_PIN
+    same = following.problem.tokens == edge.next_tokens
+    return (edge.tokens, edge.evidence.word) if same else NO_PIN
+
+
+def _row(winner: Winner, needs: Needs, pin: Pin) -> TableRow:
     return (
         winner.problem.tokens,
         winner.config.as_dict(),
         winner.evidence.word,
         needs,
         rounded(winner.time_us),
+        *pin,
     )
 
 
@@ -145,7 +167,7 @@ def _winner(
         for name, where in _POINTERS.items()
     }
     own = {n: v for n, v in record.items() if n not in _POINTERS and n != "capacity"}
-    tokens, config, evidence, _, _ = row
+    tokens, config, evidence, *_ = row
     return codec.winner_from_json(
         {
             **own,

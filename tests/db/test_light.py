@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from rubin_tune.db import Evidence, Winner, open_store
 from rubin_tune.db.formats.json import table_document
 from rubin_tune.db.light import READS, read_winners
+from rubin_tune.db.records import Edge
 from rubin_tune.db.schema import REVISIONS
 from rubin_tune.db.table_file import content_hash
 from rubin_tune.db.table_read import in_order
@@ -28,7 +30,9 @@ from rubin_tune.search_spaces import LaunchConfig, Routing, Unit
 LAYER = LaunchConfig.of({f"{u}.{n}": v for u in ("gate_up", "down") for n, v in CONFIG.items})
 
 
-def of_sweep(name: str, tokens: int, evidence: Evidence, block: int, watts: int) -> list[Winner]:
+def of_sweep(
+    name: str, tokens: int, evidence: Evidence, block: int, watts: int, edge: Edge | None = None
+) -> list[Winner]:
     """Return one sweep's winners at one token count: both GEMMs and the layer."""
     winner = replace(
         WINNER,
@@ -37,6 +41,7 @@ def of_sweep(name: str, tokens: int, evidence: Evidence, block: int, watts: int)
         evidence=evidence,
         silicon=replace(SILICON, power_limit_w=watts),
         config=CONFIG.replace(block_m=block),
+        edge=edge,
     )
     gemms = [
         replace(winner, unit=unit, compile=replace(REPORT, shared_bytes=1000 * (block + number)))
@@ -63,15 +68,23 @@ SWEEP = st.tuples(
     st.sampled_from([Evidence.PREDICTED, Evidence.RECORDED, Evidence.MEASURED]),
     st.sampled_from([16, 32, 64, 128]),
     st.sampled_from([500, 700]),
+    st.none()
+    | st.builds(
+        Edge,
+        tokens=st.integers(1, 63),
+        next_tokens=st.sampled_from([16, 64]),
+        evidence=st.sampled_from([Evidence.PREDICTED, Evidence.MEASURED]),
+    ),
 )
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(SWEEP, min_size=1, max_size=5))
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(chosen=st.lists(SWEEP, min_size=1, max_size=5), sweeps_=st.integers(1, 5))
 def test_both_ways_give_the_same_table(
-    tmp_path_factory: pytest.TempPathFactory, chosen: list[tuple[int, Evidence, int, int]]
+    tmp_path_factory: pytest.TempPathFactory, chosen: list[tuple[Any, ...]], sweeps_: int
 ) -> None:
-    sweeps = [of_sweep(f"s{number}", *one) for number, one in enumerate(chosen)]
+    # Some of one sweep: an edge stands towards rows of its own sweep only.
+    sweeps = [of_sweep(f"s{number % sweeps_}", *one) for number, one in enumerate(chosen)]
     path = stored(tmp_path_factory.mktemp("light") / "our.db", sweeps)
     document = read_winners(path)
     assert document is not None
@@ -86,6 +99,51 @@ def test_routings_and_capacities_are_problems_of_their_own(tmp_path: Path) -> No
     table = Table.load(path)
     assert len(table.problems()) == 3
     assert table.content_hash == the_stores_table(path).content_hash
+
+
+def test_an_edge_stands_only_towards_the_next_row_of_its_own_sweep(tmp_path: Path) -> None:
+    edge = Edge(tokens=9, next_tokens=16, evidence=Evidence.RECORDED)
+    first = of_sweep("one", 1, Evidence.MEASURED, 16, 700, edge)
+    second = of_sweep(
+        "one", 16, Evidence.MEASURED, 32, 700, replace(edge, tokens=20, next_tokens=64)
+    )
+    third = of_sweep("one", 64, Evidence.MEASURED, 64, 700)
+    newer = of_sweep("two", 64, Evidence.MEASURED, 128, 700)
+    path = stored(tmp_path / "our.db", [first + second + third, newer])
+    table = Table.load(path)
+    (problem,) = table.problems()
+    found = table.edges("megamoe", problem, unit="gate_up")
+    assert [(e.last, e.evidence) for e in found] == [(9, "recorded"), (32, "assumed")]
+    assert table.content_hash == the_stores_table(path).content_hash
+
+
+def test_a_database_of_an_older_revision_has_assumed_edges(tmp_path: Path) -> None:
+    path = stored(tmp_path / "our.db", [[WINNER]])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("ALTER TABLE winners DROP COLUMN edge")
+        connection.execute("UPDATE rubin_tune_version SET version_num = '0004'")
+    before = path.read_bytes()
+    assert len(Table.load(path).problems()) == 1
+    assert path.read_bytes() == before
+
+
+def test_a_layer_that_is_written_otherwise_is_read_whole(tmp_path: Path) -> None:
+    odd = [
+        LAYER,
+        LaunchConfig.of({"down.a": 1, "x": 2, "gate_up.b": 3}),
+        LaunchConfig.of({"down.a": ",down.b", "gate_up.b": 'say ,"gate_up.c'}),
+        LaunchConfig.of({"down.a": 1}),
+        LaunchConfig.of({}),
+    ]
+    winners = [
+        replace(WINNER, config=config, problem=WINNER.problem.at(tokens))
+        for tokens, config in enumerate(odd, start=1)
+    ]
+    path = stored(tmp_path / "our.db", [winners])
+    table = Table.load(path)
+    assert table.content_hash == the_stores_table(path).content_hash
+    look = table.bind(WINNER.kernel, table.problems()[0], unit=WINNER.unit.value)
+    assert [dict(look(tokens).config) for tokens in range(1, 6)] == [c.as_dict() for c in odd]
 
 
 def test_the_statements_are_for_the_newest_revision() -> None:
@@ -113,6 +171,8 @@ def test_an_unknown_revision_is_left_to_the_store(tmp_path: Path) -> None:
         "UPDATE winners SET kernel = '../../etc/passwd'",
         "UPDATE problems SET record = '{}'",
         "UPDATE problems SET tokens = -5",
+        "UPDATE winners SET edge = '[]'",
+        "UPDATE winners SET edge = '{\"tokens\": 4}'",
         "UPDATE compiles SET record = '{}'",
     ],
 )

@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 
 from rubin_tune.db import Evidence, Winner, open_store
 from rubin_tune.db.formats.json import table_document
+from rubin_tune.db.records import Edge
 from rubin_tune.db.table_file import document_text, problem_keys
-from rubin_tune.db.testing import WINNER
+from rubin_tune.db.testing import REPORT, WINNER
 from rubin_tune.errors import CorruptFile, InvalidInput
 from rubin_tune.runtime import Table, load
 from rubin_tune.runtime.table import CODE_KEYS
 from rubin_tune.search_spaces import Routing, Unit
+from rubin_tune.topology import load_gpu
 
 LADDER = (1, 16, 128, 1024)
 
@@ -62,6 +64,72 @@ def test_every_token_count_has_an_answer_inside_its_bucket(table: Table, tokens:
 @given(tokens=st.integers(1, 1 << 20))
 def test_a_bound_look_up_answers_as_the_table_does(table: Table, tokens: int) -> None:
     assert table.bind(WINNER.kernel, KEYS)(tokens) == table.lookup(WINNER.kernel, KEYS, tokens)
+
+
+EDGED = [
+    replace(
+        winner,
+        edge=Edge(tokens=last, next_tokens=following, evidence=evidence),
+    )
+    for winner, last, following, evidence in zip(
+        winners(),
+        (2, 100, 128, 0),
+        (16, 128, 1024, 0),
+        (Evidence.MEASURED, Evidence.RECORDED, Evidence.PREDICTED, Evidence.MEASURED),
+        strict=True,
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "place"), [(2, 0), (3, 1), (100, 1), (101, 2), (128, 2), (129, 3), (5000, 3)]
+)
+def test_buckets_end_where_times_cross(tokens: int, place: int) -> None:
+    table = Table.from_document(table_document(EDGED))
+    choice = table.lookup(WINNER.kernel, KEYS, tokens)
+    assert choice.config["block_m"] == 16 * (place + 1)
+
+
+def test_a_choice_says_what_its_edges_stand_on() -> None:
+    table = Table.from_document(table_document(EDGED[:2] + winners()[2:]))
+    said = {t: table.lookup(WINNER.kernel, KEYS, t).edges for t in (1, 50, 128, 600, 1 << 20)}
+    assert said == {
+        1: ("", "measured"),
+        50: ("measured", "recorded"),
+        128: ("recorded", "assumed"),
+        600: ("assumed", ""),
+        1 << 20: ("", ""),
+    }
+    assert "lower edge measured, upper edge recorded" in table.lookup(WINNER.kernel, KEYS, 50).why
+    edges = table.edges(WINNER.kernel, KEYS)
+    assert [(e.below, e.last, e.above) for e in edges] == [
+        (1, 2, 16),
+        (16, 100, 128),
+        (128, 362, 1024),
+    ]
+
+
+def test_one_config_on_both_sides_needs_no_measurement() -> None:
+    same = [replace(winner, config=WINNER.config) for winner in winners()]
+    table = Table.from_document(table_document(same))
+    assert {edge.evidence for edge in table.edges(WINNER.kernel, KEYS)} == {"same"}
+
+
+def test_an_edge_towards_a_row_that_cannot_run_is_assumed() -> None:
+    big = replace(REPORT, shared_bytes=10**9)
+    gpu = load_gpu("h200")
+    rows = [EDGED[0], replace(EDGED[1], compile=big), *EDGED[2:]]
+    table = Table.from_document(table_document(rows), gpu=gpu)
+    edges = table.edges(WINNER.kernel, KEYS)
+    assert [(e.below, e.above, e.evidence) for e in edges] == [
+        (1, 128, "assumed"), (128, 1024, "predicted"),
+    ]  # fmt: skip
+
+
+def test_a_row_of_another_sweep_leaves_its_edge_assumed() -> None:
+    rows = [EDGED[0], replace(EDGED[1], sweep_id="another")]
+    table = Table.from_document(table_document(rows))
+    assert [edge.evidence for edge in table.edges(WINNER.kernel, KEYS)] == ["assumed"]
 
 
 def test_configs_cannot_be_changed(table: Table) -> None:
