@@ -89,7 +89,7 @@ def make_winners(seed: int = 0) -> list[Winner]:
 
 def _edge(tokens: int, following: int, draw: random.Random) -> Edge:
     last = draw.randrange(tokens, following)
-    return Edge(tokens=last, next_tokens=following, evidence=Evidence.MEASURED)
+    return Edge(tokens=last, evidence=Evidence.MEASURED)
 
 
 def _problems(gpu: Gpu) -> Iterator[Problem]:

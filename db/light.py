@@ -7,14 +7,15 @@ revision, a damaged file) it leaves to the store, which says what is wrong in wo
 
 from __future__ import annotations
 
+import gc
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import count, islice
-from operator import itemgetter, le
+from operator import and_, eq, itemgetter, le
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -24,18 +25,20 @@ from . import codec
 from .formats.json import rounded
 from .frozen import FrozenDict
 from .records import Evidence, Silicon
-from .table_check import ASSUMED, EDGES, MOST_TOKENS, NEEDS, TABLE_SCHEMA, Document
+from .table_check import ASSUMED, MOST_TOKENS, NEEDS, TABLE_SCHEMA, Document
 from .table_file import LAYER_GEMMS, NO_NEEDS, Key, Needs, needs_of_layer, problem_keys
 
 # Revisions whose winners these statements read.
 READS = ("0001", "0002", "0003", "0004", "0005")
 _REVISION = "SELECT version_num FROM rubin_tune_version"
 _WINNERS = """
-    SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id, {edge}
+    SELECT kernel, unit, problem_id, silicon_id, config, evidence, time_us, compile_id, sweep_id,
+        {edge}
     FROM winners ORDER BY id
 """
 # Since which revision winners have an edge.
 _EDGES_SINCE = "0005"
+_EDGE = "edge_tokens, edge_evidence"
 _SWEEPS = "SELECT id, started_at FROM sweeps"
 _PROBLEMS = """
     SELECT id, tokens, record FROM problems WHERE id IN (SELECT problem_id FROM winners)
@@ -48,9 +51,8 @@ _COMPILES = """
 """
 # A stored problem is canonical JSON, so its two counts stand first and last.
 _CAPACITY, _TOKENS = '{"capacity":', ',"tokens":'
-_COLUMNS, _SWEEP = 10, 8
-_LETTERS = {word: letter for letter, word in EDGES.items()}
-_ASSUMED = _LETTERS[ASSUMED]
+_COLUMNS, _SWEEP = 11, 8
+_ASSUMED = ASSUMED[0]
 # A place's number and a token count are one integer.
 _TOKEN_BITS = MOST_TOKENS.bit_length()
 _TOKEN_MASK = (1 << _TOKEN_BITS) - 1
@@ -64,6 +66,23 @@ def read_winners(path: Path) -> Document | None:
     Raises:
         DatabaseRefused: a record in it is not what its revision holds.
     """
+    with _no_collections():
+        return _read(path)
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Collect no garbage meanwhile: rows make no cycles, and a look at each of them takes a tenth."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _read(path: Path) -> Document | None:
     try:
         rows = _fetch(path)
     except sqlite3.Error:
@@ -86,7 +105,7 @@ def _fetch(path: Path) -> _Rows | None:
         found = connection.execute(_REVISION).fetchall()
         if [revision for (revision,) in found] not in [[known] for known in READS]:
             return None
-        edge = "edge" if found[0][0] >= _EDGES_SINCE else "NULL"
+        edge = _EDGE if found[0][0] >= _EDGES_SINCE else "NULL, NULL"
         return _Rows(
             winners=_oldest_first(
                 connection.execute(_WINNERS.format(edge=edge)).fetchall(),
@@ -120,7 +139,9 @@ class _Rows:
     def document(self) -> Document:
         """Return a document of the rows: whole, though not in the order that has a hash."""
         columns = list(zip(*self.winners, strict=True)) or [()] * _COLUMNS
-        ops, units, problems, silicons, texts, evidence, times, reports, sweeps, ends = columns
+        ops, units, problems, silicons, texts, evidence, times, reports, sweeps, ends, grounds = (
+            columns
+        )
         keys = self._keys()
         counts = {number: tokens for number, tokens, _ in self.problems}
         tokens = _tokens(list(map(counts.__getitem__, problems)))
@@ -143,7 +164,10 @@ class _Rows:
         kinds, configs = _configs(dict.fromkeys(kept(texts)))
         need_numbers = {need: number for number, need in enumerate(dict.fromkeys(needs))}
         letters = {int(one): one.word[0] for one in Evidence}
-        lasts, edges = _edges(kept(spots), kept(sweeps), kept(ends))
+        same = _followed(kept(spots), kept(sweeps))
+        lasts = [
+            tokens if own and tokens else 0 for own, tokens in zip(same, kept(ends), strict=True)
+        ]
         held = Counter([spot >> _TOKEN_BITS for spot in kept(spots)])
         return {
             "schema": TABLE_SCHEMA,
@@ -161,7 +185,12 @@ class _Rows:
                 "needs": list(map(need_numbers.__getitem__, needs)),
                 "time_us": list(map(rounded, kept(times))),
                 "last": lasts,
-                "edge": "".join(edges),
+                "edge": "".join(
+                    [
+                        letters[ground] if last else _ASSUMED
+                        for last, ground in zip(lasts, kept(grounds), strict=True)
+                    ]
+                ),
             },
         }
 
@@ -203,21 +232,11 @@ def _picker(chosen: Sequence[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]
     return lambda column: tuple(column[i] for i in chosen)
 
 
-def _edges(
-    spots: Sequence[int], sweeps: Sequence[int], ends: Sequence[str | None]
-) -> tuple[list[int], list[str]]:
-    """Return where each row's bucket ends, as far as its own sweep found the next row too."""
-    lasts, letters = [0] * len(spots), [_ASSUMED] * len(spots)
-    texts = [text for text in dict.fromkeys(ends) if text is not None]
-    found = [(e["tokens"], e["next_tokens"], _LETTERS[e["evidence"]]) for e in _parsed(texts)]
-    known = dict(zip(texts, found, strict=True))
-    for row, (spot, text) in enumerate(zip(spots[:-1], ends, strict=False)):
-        if text is not None:
-            last, following, letter = known[text]
-            same = spots[row + 1] == (spot & ~_TOKEN_MASK) | following
-            if same and sweeps[row + 1] == sweeps[row]:
-                lasts[row], letters[row] = last, letter
-    return lasts, letters
+def _followed(spots: Sequence[int], sweeps: Sequence[int]) -> list[bool]:
+    """Return whether each row's sweep also found the next row of its place: then its edge stands."""
+    places = [spot >> _TOKEN_BITS for spot in spots]
+    alike = [list(map(eq, column, islice(column, 1, None))) for column in (places, sweeps)]
+    return [*map(and_, *alike), False][: len(spots)]
 
 
 def _layer_needs(

@@ -220,16 +220,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Edge:
-    """Where a winner's bucket ends and that of the next tuned token count begins.
+    """Where a winner's bucket ends and that of its sweep's next token count begins.
 
     Attributes:
         tokens: The last token count at which this winner is the faster of the two.
-        next_tokens: The token count of the other.
         evidence: The weakest of the four times that say so: both configs at both token counts.
     """
 
     tokens: int
-    next_tokens: int
     evidence: Evidence
 
 

@@ -14,7 +14,17 @@ from ..errors import InvalidInput
 from ..search_spaces import LaunchConfig, Problem, Unit
 from . import codec
 from .codec import dumps, loads
-from .records import CompileReport, Evidence, Rejected, Silicon, Toolchain, Trial, Why, Winner
+from .records import (
+    CompileReport,
+    Edge,
+    Evidence,
+    Rejected,
+    Silicon,
+    Toolchain,
+    Trial,
+    Why,
+    Winner,
+)
 from .seeds import Seed
 
 _SEED_COLUMNS = (
@@ -62,7 +72,8 @@ def winner_values(winner: Winner) -> dict[str, Any]:
         "default_config": winner.default_config.key,
         "default_time_us": winner.default_time_us,
         "parts": dumps({"units": [[u, codec.config_to_json(c)] for u, c in winner.parts]}),
-        "edge": winner.edge and dumps(codec.edge_to_json(winner.edge)),
+        "edge_tokens": winner.edge and winner.edge.tokens,
+        "edge_evidence": winner.edge and int(winner.edge.evidence),
     }
 
 
@@ -143,7 +154,7 @@ class RowReader:
             default_config=self._config(row.default_config),
             default_time_us=row.default_time_us,
             parts=tuple((unit, codec.config_from_json(config)) for unit, config in parts),
-            edge=row.edge and codec.edge_from_json(loads(row.edge)),
+            edge=_edge(row),
         )
 
     def _shared(self, row: Row[Any], given: Mapping[str, Problem]) -> dict[str, Any]:
@@ -185,6 +196,12 @@ class RowReader:
             found = codec.toolchain_from_json(loads(row.toolchain_record))
             self._toolchains[row.toolchain_id] = found
         return self._toolchains[row.toolchain_id]
+
+
+def _edge(row: Row[Any]) -> Edge | None:
+    if row.edge_tokens is None:
+        return None
+    return Edge(tokens=row.edge_tokens, evidence=Evidence(row.edge_evidence))
 
 
 def _silicon(row: Row[Any]) -> Silicon:

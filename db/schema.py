@@ -183,7 +183,8 @@ winners = Table(
     Column("default_time_us", Double, nullable=False),
     _points_at("compiles", nullable=True),
     Column("parts", Text, nullable=False),
-    Column("edge", Text),
+    Column("edge_tokens", Integer),
+    Column("edge_evidence", SmallInteger),
     UniqueConstraint("sweep_id", "problem_id", "unit", name="uq_winners_key"),
 )
 Index("ix_winners_problem_id", winners.c.problem_id, winners.c.unit)

@@ -77,7 +77,7 @@ def _edge(first: Winner, second: Winner, protocols: Sequence[_Times]) -> Edge | 
         return None
     (lead, here), (lag, there) = known
     last = crossing(low, high, lead=lead, lag=lag)
-    return Edge(tokens=last, next_tokens=high, evidence=min(here, there))
+    return Edge(tokens=last, evidence=min(here, there))
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,8 +108,7 @@ def _pin(winner: Winner, following: Winner | None) -> Pin:
     edge = winner.edge
     if edge is None or following is None or following.sweep_id != winner.sweep_id:
         return NO_PIN
-    same = following.problem.tokens == edge.next_tokens
-    return (edge.tokens, edge.evidence.word) if same else NO_PIN
+    return edge.tokens, edge.evidence.word
 
 
 def _row(winner: Winner, needs: Needs, pin: Pin) -> TableRow:

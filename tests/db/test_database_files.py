@@ -49,7 +49,8 @@ def test_trials_of_an_older_version_are_kept_without_seconds(path: Path) -> None
     connection = sqlite3.connect(path)
     with connection:
         connection.execute("ALTER TABLE trials DROP COLUMN spent")
-        connection.execute("ALTER TABLE winners DROP COLUMN edge")
+        for name in ("edge_tokens", "edge_evidence"):
+            connection.execute(f"ALTER TABLE winners DROP COLUMN {name}")
         for name in ("trials_place", "trials_compile_id", "winners_compile_id"):
             connection.execute(f"DROP INDEX ix_{name}")
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '0002'")

@@ -72,7 +72,6 @@ SWEEP = st.tuples(
     | st.builds(
         Edge,
         tokens=st.integers(1, 63),
-        next_tokens=st.sampled_from([16, 64]),
         evidence=st.sampled_from([Evidence.PREDICTED, Evidence.MEASURED]),
     ),
 )
@@ -102,11 +101,9 @@ def test_routings_and_capacities_are_problems_of_their_own(tmp_path: Path) -> No
 
 
 def test_an_edge_stands_only_towards_the_next_row_of_its_own_sweep(tmp_path: Path) -> None:
-    edge = Edge(tokens=9, next_tokens=16, evidence=Evidence.RECORDED)
+    edge = Edge(tokens=9, evidence=Evidence.RECORDED)
     first = of_sweep("one", 1, Evidence.MEASURED, 16, 700, edge)
-    second = of_sweep(
-        "one", 16, Evidence.MEASURED, 32, 700, replace(edge, tokens=20, next_tokens=64)
-    )
+    second = of_sweep("one", 16, Evidence.MEASURED, 32, 700, replace(edge, tokens=20))
     third = of_sweep("one", 64, Evidence.MEASURED, 64, 700)
     newer = of_sweep("two", 64, Evidence.MEASURED, 128, 700)
     path = stored(tmp_path / "our.db", [first + second + third, newer])
@@ -120,7 +117,7 @@ def test_an_edge_stands_only_towards_the_next_row_of_its_own_sweep(tmp_path: Pat
 def test_a_database_of_an_older_revision_has_assumed_edges(tmp_path: Path) -> None:
     path = stored(tmp_path / "our.db", [[WINNER]])
     with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("ALTER TABLE winners DROP COLUMN edge")
+        connection.execute("ALTER TABLE winners DROP COLUMN edge_tokens")
         connection.execute("UPDATE rubin_tune_version SET version_num = '0004'")
     before = path.read_bytes()
     assert len(Table.load(path).problems()) == 1
@@ -171,8 +168,6 @@ def test_an_unknown_revision_is_left_to_the_store(tmp_path: Path) -> None:
         "UPDATE winners SET kernel = '../../etc/passwd'",
         "UPDATE problems SET record = '{}'",
         "UPDATE problems SET tokens = -5",
-        "UPDATE winners SET edge = '[]'",
-        "UPDATE winners SET edge = '{\"tokens\": 4}'",
         "UPDATE compiles SET record = '{}'",
     ],
 )
@@ -183,6 +178,16 @@ def test_a_damaged_record_is_refused_in_one_sentence(tmp_path: Path, damage: str
     with pytest.raises(DatabaseRefused, match=r"our\.db.*holds a") as caught:
         Table.load(path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("edge", ["'soon', 3", "-4, 3", "4, 17", "9e999, 3"])
+def test_a_damaged_edge_is_refused_in_one_sentence(tmp_path: Path, edge: str) -> None:
+    winners = [replace(WINNER, problem=WINNER.problem.at(tokens)) for tokens in (1, 16)]
+    path = stored(tmp_path / "our.db", [winners])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE winners SET (edge_tokens, edge_evidence) = ({edge})")
+    with pytest.raises(DatabaseRefused, match=r"our\.db.*holds a"):
+        Table.load(path)
 
 
 def test_a_truncated_database_is_refused(tmp_path: Path) -> None:

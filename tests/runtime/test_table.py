@@ -69,12 +69,11 @@ def test_a_bound_look_up_answers_as_the_table_does(table: Table, tokens: int) ->
 EDGED = [
     replace(
         winner,
-        edge=Edge(tokens=last, next_tokens=following, evidence=evidence),
+        edge=Edge(tokens=last, evidence=evidence),
     )
-    for winner, last, following, evidence in zip(
+    for winner, last, evidence in zip(
         winners(),
         (2, 100, 128, 0),
-        (16, 128, 1024, 0),
         (Evidence.MEASURED, Evidence.RECORDED, Evidence.PREDICTED, Evidence.MEASURED),
         strict=True,
     )

@@ -15,10 +15,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column; winners of older versions keep none."""
-    op.add_column("winners", sa.Column("edge", sa.Text(), nullable=True))
+    """Add the columns; winners of older versions keep none."""
+    op.add_column("winners", sa.Column("edge_tokens", sa.Integer(), nullable=True))
+    op.add_column("winners", sa.Column("edge_evidence", sa.SmallInteger(), nullable=True))
 
 
 def downgrade() -> None:
-    """Drop the column."""
-    op.drop_column("winners", "edge")
+    """Drop the columns."""
+    op.drop_column("winners", "edge_evidence")
+    op.drop_column("winners", "edge_tokens")
