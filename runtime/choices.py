@@ -180,7 +180,7 @@ def choices_of(rows: Sequence[Row], refused: Mapping[int, str]) -> Choices:
         why = f"{row.evidence} at {row.tokens} tokens"
         exact[row.tokens] = replace(_choice(row, bucket, Reason.EXACT, why), edges=ends)
         starts.append(bucket[0])
-        why = f"{why}, whose bucket this is{_told(ends)}"
+        why = f"{why}, whose bucket this is{edges_in_words(ends)}"
         buckets.append(replace(_choice(row, bucket, Reason.BUCKET, why), edges=ends))
     starts.append(counts[-1] + 1)
     why = f"above the largest tuned token count, {counts[-1]}"
@@ -202,7 +202,8 @@ def _edge(low: Row, high: Row, refused: Mapping[int, str]) -> Edge:
     return Edge(below=low.tokens, above=high.tokens, last=middle, evidence=evidence)
 
 
-def _told(ends: tuple[str, str]) -> str:
+def edges_in_words(ends: tuple[str, str]) -> str:
+    """Say what both ends of a bucket stand on, in brackets; "" where neither is an edge."""
     said = [
         f"{side} edge {word}" for side, word in zip(("lower", "upper"), ends, strict=True) if word
     ]
