@@ -10,27 +10,28 @@ Accepted are
   and up already interleaved, as in gpt-oss;
 * one gate (w1), up (w3) and down (w2) matrix an expert;
 * each of them in e4m3 with scales for blocks of 128 x 128 that multiply (`weight_scale_inv`), but for
-  transposed ones.
+  transposed ones;
+* mxfp4: fused blocks [experts, rows, columns/32, 16] of two e2m1 a byte, the even column low, and their
+  UE8M0 scales [experts, rows, columns/32], gate and up rows interleaved (gpt-oss); or one matrix an
+  expert, [rows, columns/2], and scales [rows, columns/32].
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..errors import InvalidInput
-from ..kernels._megamoe_formats import E4M3, FP8_BLOCK, interleave_gate_up
+from ..kernels._megamoe_formats import E4M3, FP8_BLOCK, MX_GROUP, interleave_gate_up
 from ..kernels._megamoe_inputs import Matrix
 from ..search_spaces import Unit
 
-# What checkpoints call an expert's gate, up and down matrices.
-_EXPERT_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
-# What they end the name of a block scale with.
-_SCALE_ENDINGS = ("weight_scale_inv", "scale", "weight_scale")
-_MOST_EXPERTS = 1 << 14
+# Weight formats by dtype; a byte of mxfp4 holds two columns.
+_BYTES = (torch.int8, torch.float8_e8m0fnu, torch.float4_e2m1fn_x2)
+_DTYPES = {torch.bfloat16: "bf16", E4M3: "fp8_block128", torch.uint8: "mxfp4"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,7 @@ class ExpertWeights:
 
     Attributes:
         gate_up: data [experts, 2*intermediate, hidden] (not gated: [experts, intermediate, hidden]).
-        down: data [experts, hidden, intermediate].
+        down: data [experts, hidden, intermediate]; of mxfp4 both have half as many columns.
         gated: Whether gate_up holds a gate and an up half.
     """
 
@@ -56,16 +57,16 @@ class ExpertWeights:
                 "[experts, 2*intermediate, hidden] and [experts, hidden, intermediate]"
             )
         rows = (2 if self.gated else 1) * self.intermediate
-        wanted = [self.experts, rows, self.hidden]
+        wanted = [self.experts, rows, self.hidden // _packed(up)]
         if list(up.shape) != wanted:
             raise InvalidInput(
                 f"gate_up weights are {list(up.shape)}: must be {wanted} beside down weights of "
                 f"{list(down.shape)}"
             )
-        if up.dtype != down.dtype or up.dtype not in (torch.bfloat16, E4M3):
+        if up.dtype != down.dtype or up.dtype not in _DTYPES:
             raise InvalidInput(
                 f"expert weights are {_word(up)} and {_word(down)}: must be both bfloat16, or "
-                "both float8_e4m3fn with block scales"
+                "both float8_e4m3fn or uint8 (mxfp4) with their scales"
             )
         if not up.is_contiguous() or not down.is_contiguous():
             raise InvalidInput(
@@ -76,23 +77,32 @@ class ExpertWeights:
     def _check_rest(self) -> None:
         """Refuse scales and biases of other shapes: kernels would read past them."""
         up, down = self.gate_up.data, self.down.data
-        if (up.dtype == E4M3) == (self.gate_up.scale is None or self.down.scale is None):
+        scaled = up.dtype != torch.bfloat16
+        if scaled == (self.gate_up.scale is None or self.down.scale is None):
             raise InvalidInput(
-                f"expert weights are {_word(up)}: float8_e4m3fn needs block scales of both "
-                "matrices, bfloat16 has none"
+                f"expert weights are {_word(up)}: float8_e4m3fn and uint8 (mxfp4) need scales of "
+                "both matrices, bfloat16 has none"
             )
-
-        blocks = (-(-self.intermediate // FP8_BLOCK), -(-self.hidden // FP8_BLOCK))
-        halves = (2,) if self.gated else ()
+        up_scale, down_scale = self._scale_shapes()
         wanted = {
-            "gate_up scale": (self.gate_up.scale, (self.experts, *halves, *blocks)),
-            "down scale": (self.down.scale, (self.experts, blocks[1], blocks[0])),
+            "gate_up scale": (self.gate_up.scale, up_scale),
+            "down scale": (self.down.scale, down_scale),
             "gate_up bias": (self.gate_up.bias, tuple(up.shape[:2])),
             "down bias": (self.down.bias, tuple(down.shape[:2])),
         }
         for name, (tensor, shape) in wanted.items():
             if tensor is not None and tuple(tensor.shape) != shape:
                 raise InvalidInput(f"{name} is {list(tensor.shape)}: must be {list(shape)}")
+
+    def _scale_shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the shapes that scales of gate_up and down must have."""
+        up, down = self.gate_up.data, self.down.data
+        if up.dtype == torch.uint8:
+            groups = self.hidden // MX_GROUP, self.intermediate // MX_GROUP
+            return (*up.shape[:2], groups[0]), (*down.shape[:2], groups[1])
+        blocks = (-(-self.intermediate // FP8_BLOCK), -(-self.hidden // FP8_BLOCK))
+        halves = (2,) if self.gated else ()
+        return (self.experts, *halves, *blocks), (self.experts, blocks[1], blocks[0])
 
     @property
     def experts(self) -> int:
@@ -107,12 +117,12 @@ class ExpertWeights:
     @property
     def intermediate(self) -> int:
         """Width of an expert on this rank."""
-        return self.down.data.shape[2]
+        return self.down.data.shape[2] * _packed(self.down.data)
 
     @property
     def form(self) -> str:
         """Weight format, a key of WEIGHT_FORMATS."""
-        return "bf16" if self.gate_up.scale is None else "fp8_block128"
+        return _DTYPES[self.gate_up.data.dtype]
 
     @property
     def matrices(self) -> dict[Unit, Matrix]:
@@ -181,6 +191,52 @@ def from_fused(
     )
 
 
+def from_mxfp4(
+    gate_up_blocks: Tensor,
+    gate_up_scales: Tensor,
+    down_blocks: Tensor,
+    down_scales: Tensor,
+    *,
+    interleaved: bool = True,
+    gated: bool = True,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+) -> ExpertWeights:
+    """Return weights from fused mxfp4 tensors, as gpt-oss stores them; nothing is unpacked.
+
+    Args:
+        gate_up_blocks: uint8 [experts, 2*intermediate, hidden/32, 16].
+        gate_up_scales: UE8M0 [experts, 2*intermediate, hidden/32].
+        down_blocks: uint8 [experts, hidden, intermediate/32, 16].
+        down_scales: UE8M0 [experts, hidden, intermediate/32].
+        interleaved: Gate and up rows alternate already (gpt-oss), biases too.
+        gated: False where there are up rows only.
+        gate_up_bias: [experts, 2*intermediate].
+        down_bias: [experts, hidden].
+
+    Raises:
+        InvalidInput: the tensors do not belong together.
+    """
+    mixes = gated and not interleaved
+
+    def rows(tensor: Tensor) -> Tensor:
+        return interleave_gate_up(tensor) if mixes else tensor.contiguous()
+
+    return ExpertWeights(
+        gate_up=Matrix(
+            data=rows(_unblocked(gate_up_blocks, "gate_up_blocks")),
+            scale=rows(_exponents(gate_up_scales, "gate_up_scales")),
+            bias=None if gate_up_bias is None else rows(gate_up_bias.float()),
+        ),
+        down=Matrix(
+            data=_unblocked(down_blocks, "down_blocks").contiguous(),
+            scale=_exponents(down_scales, "down_scales").contiguous(),
+            bias=None if down_bias is None else down_bias.float().contiguous(),
+        ),
+        gated=gated,
+    )
+
+
 def from_experts(
     w1: Sequence[Tensor],
     w3: Sequence[Tensor],
@@ -194,10 +250,11 @@ def from_experts(
     """Return weights from one gate, up and down matrix an expert; written once, expert by expert.
 
     Args:
-        w1: Gate matrices [intermediate, hidden].
+        w1: Gate matrices [intermediate, hidden]; mxfp4: bytes [intermediate, hidden/2].
         w3: Up matrices [intermediate, hidden].
         w2: Down matrices [hidden, intermediate].
-        w1_scale: Their block scales [intermediate/128, hidden/128], where they are e4m3.
+        w1_scale: Their block scales [intermediate/128, hidden/128], where they are e4m3; mxfp4:
+            [intermediate, hidden/32].
         w3_scale: The same for w3.
         w2_scale: The same for w2, [hidden/128, intermediate/128].
         device: Where the weights shall lie; None = where w1 lies.
@@ -219,119 +276,32 @@ def from_experts(
             f"w1 of expert 0 is {list(w1[0].shape)}: must be [intermediate, hidden]"
         )
     place = w1[0].device if device is None else torch.device(device)
-    rows, hidden = w1[0].shape
-    gate_up = torch.empty((len(w1), 2 * rows, hidden), dtype=w1[0].dtype, device=place)
-    down = torch.empty((len(w1), hidden, rows), dtype=w2[0].dtype, device=place)
+    w1, w3, w2 = ([_bytes(matrix) for matrix in part] for part in (w1, w3, w2))
+    rows, columns = w1[0].shape
+    packed = _packed(w1[0])
+    gate_up = torch.empty((len(w1), 2 * rows, columns), dtype=w1[0].dtype, device=place)
+    size = (len(w1), columns * packed, rows // packed)
+    down = torch.empty(size, dtype=w2[0].dtype, device=place)
     for expert, (gate, up, low) in enumerate(zip(w1, w3, w2, strict=True)):
         _fill(gate_up[expert, 0::2], gate, f"w1 of expert {expert}")
         _fill(gate_up[expert, 1::2], up, f"w3 of expert {expert}")
         _fill(down[expert], low, f"w2 of expert {expert}")
     up_scale = down_scale = None
+    if w1_scale and packed > 1:
+        parts = [_exponents(_stacked(s, "scales"), "scales").to(place) for s in scales]
+        up_scale = torch.stack(parts[:2], dim=2).flatten(1, 2).contiguous()
+        return ExpertWeights(
+            gate_up=Matrix(data=gate_up, scale=up_scale, bias=None),
+            down=Matrix(data=down, scale=parts[2].contiguous(), bias=None),
+        )
     if w1_scale:
-        halves = _stacked((*w1_scale, *w3_scale), "w1 and w3 scales").to(place)
+        halves = _floats(_stacked((*w1_scale, *w3_scale), "w1 and w3 scales")).to(place)
         up_scale = torch.stack((halves[: len(w1)], halves[len(w1) :]), dim=1)
-        down_scale = _stacked(w2_scale, "w2 scales").to(place)
+        down_scale = _floats(_stacked(w2_scale, "w2 scales")).to(place)
     return ExpertWeights(
         gate_up=Matrix(data=gate_up, scale=_scale(up_scale), bias=None),
         down=Matrix(data=down, scale=_scale(down_scale), bias=None),
     )
-
-
-def from_tensors(
-    tensors: Mapping[str, Tensor],
-    prefix: str = "",
-    *,
-    device: torch.device | str | None = None,
-    interleaved: bool | None = None,
-) -> ExpertWeights:
-    """Return weights from a checkpoint's tensors: fused ones, else one matrix an expert.
-
-    Args:
-        tensors: Names and tensors; may be a lazy mapping, only this layer's are read.
-        prefix: What stands before "gate_up_proj" or "0.gate_proj.weight", say
-            "model.layers.3.mlp.experts.".
-        device: Where the weights shall lie; None = where the tensors lie.
-        interleaved: Whether gate and up of a fused tensor alternate; None = where it has biases, as
-            in gpt-oss.
-
-    Raises:
-        InvalidInput: no such tensors, or they do not belong together.
-    """
-    if f"{prefix}gate_up_proj" in tensors:
-        return _from_fused_names(tensors, prefix, device, interleaved)
-    for names in _EXPERT_NAMES:
-        if f"{prefix}0.{names[0]}.weight" in tensors:
-            return _from_expert_names(tensors, prefix, names, device)
-    near = [name for name in tensors if name.startswith(prefix)][:3]
-    raise InvalidInput(
-        f"no expert weights begin with {prefix!r}: must be gate_up_proj and down_proj, or "
-        f"0.gate_proj.weight or 0.w1.weight and so on (found {', '.join(near) or 'nothing'})"
-    )
-
-
-def _from_fused_names(
-    tensors: Mapping[str, Tensor],
-    prefix: str,
-    device: torch.device | str | None,
-    interleaved: bool | None,
-) -> ExpertWeights:
-    def read(name: str) -> Tensor | None:
-        found = tensors.get(f"{prefix}{name}")
-        return found if found is None or device is None else found.to(device)
-
-    gate_up, down = read("gate_up_proj"), read("down_proj")
-    if gate_up is None or down is None:
-        raise InvalidInput(f"there is no {prefix}down_proj beside {prefix}gate_up_proj")
-    if interleaved is None:
-        interleaved = f"{prefix}gate_up_proj_bias" in tensors
-    return from_fused(
-        gate_up,
-        down,
-        # Transposed ones have [.., hidden, ..] against 2 * [.., .., hidden]: never equal.
-        transposed=gate_up.dim() == 3 and gate_up.shape[1] != 2 * down.shape[-1],
-        interleaved=interleaved,
-        gate_up_bias=read("gate_up_proj_bias"),
-        down_bias=read("down_proj_bias"),
-        gate_up_scale=read("gate_up_proj_scale_inv"),
-        down_scale=read("down_proj_scale_inv"),
-    )
-
-
-def _from_expert_names(
-    tensors: Mapping[str, Tensor],
-    prefix: str,
-    names: tuple[str, str, str],
-    device: torch.device | str | None,
-) -> ExpertWeights:
-    gate, up, down = names
-    experts = _count(tensors, prefix, gate)
-    ending = next((e for e in _SCALE_ENDINGS if f"{prefix}0.{gate}.{e}" in tensors), None)
-
-    def read(name: str, ending: str | None) -> list[Tensor]:
-        if ending is None:
-            return []
-        wanted = [f"{prefix}{expert}.{name}.{ending}" for expert in range(experts)]
-        missing = [key for key in wanted if key not in tensors]
-        if missing:
-            raise InvalidInput(f"the checkpoint has no {missing[0]!r}: must have one an expert")
-        return [tensors[key] for key in wanted]
-
-    return from_experts(
-        read(gate, "weight"),
-        read(up, "weight"),
-        read(down, "weight"),
-        w1_scale=read(gate, ending),
-        w3_scale=read(up, ending),
-        w2_scale=read(down, ending),
-        device=device,
-    )
-
-
-def _count(tensors: Mapping[str, Tensor], prefix: str, gate: str) -> int:
-    for expert in range(_MOST_EXPERTS):
-        if f"{prefix}{expert}.{gate}.weight" not in tensors:
-            return expert
-    raise InvalidInput(f"{prefix!r} has over {_MOST_EXPERTS} experts: no model has")
 
 
 def _fill(place: Tensor, source: Tensor, what: str) -> None:
@@ -347,7 +317,7 @@ def _stacked(parts: Sequence[Tensor], what: str) -> Tensor:
     shapes = {tuple(part.shape) for part in parts}
     if len(shapes) != 1:
         raise InvalidInput(f"{what} have shapes {sorted(shapes)[:3]}: must be equal")
-    return torch.stack([_floats(part) for part in parts])
+    return torch.stack([_bytes(part) for part in parts])
 
 
 def _halved_scale(scale: Tensor, gate_up: Tensor) -> Tensor:
@@ -362,6 +332,36 @@ def _halved_scale(scale: Tensor, gate_up: Tensor) -> Tensor:
     if tuple(scale.shape) != wanted:
         raise InvalidInput(f"gate_up scales are {list(scale.shape)}: must be {list(wanted)}")
     return scale.reshape(wanted[0], 2, rows // FP8_BLOCK, wanted[2])
+
+
+def _unblocked(blocks: Tensor, what: str) -> Tensor:
+    """Return mxfp4 blocks [experts, rows, groups, 16] as bytes [experts, rows, columns/2]."""
+    blocks = _bytes(blocks)
+    if blocks.dtype != torch.uint8 or blocks.dim() != 4 or blocks.shape[3] != MX_GROUP // 2:
+        raise InvalidInput(
+            f"{what} are {_word(blocks)} {list(blocks.shape)}: must be uint8 [experts, rows, "
+            f"columns/{MX_GROUP}, {MX_GROUP // 2}]"
+        )
+    return blocks.flatten(2)
+
+
+def _exponents(scales: Tensor, what: str) -> Tensor:
+    scales = _bytes(scales)
+    if scales.dtype != torch.uint8 or scales.dim() != 3:
+        raise InvalidInput(
+            f"{what} are {_word(scales)} {list(scales.shape)}: must be uint8 (UE8M0) [experts, rows, "
+            f"columns/{MX_GROUP}]"
+        )
+    return scales
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """Return what holds e2m1 pairs or UE8M0 exponents under another name as plain bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype in _BYTES else tensor
+
+
+def _packed(tensor: Tensor) -> int:
+    return 2 if tensor.dtype == torch.uint8 else 1
 
 
 def _scale(scale: Tensor | None) -> Tensor | None:

@@ -38,8 +38,9 @@ from ..search_spaces import (
     parse_routing,
 )
 from ..topology import Gpu, detect_gpu
+from ._checkpoints import from_tensors
 from ._step import Step
-from ._weights import ExpertWeights, from_experts, from_fused, from_tensors
+from ._weights import ExpertWeights, from_experts, from_fused
 from ._workspace import SMALL_TOKENS, Workspace, padded
 from .choices import Look
 from .table import Table
@@ -161,13 +162,18 @@ class MegaMoE(nn.Module):
         *,
         top_k: int,
         activation: Activation | None = None,
+        activations: str | None = None,
         interleaved: bool | None = None,
         device: torch.device | str | None = None,
         **options: Any,
     ) -> MegaMoE:
-        """Return a layer from a checkpoint's tensors (`_weights.from_tensors`)."""
+        """Return a layer from a checkpoint's tensors (`_checkpoints.from_tensors`).
+
+        `activations` is the format of rows; None = bf16 for gpt-oss, else the usual one of the weights.
+        """
         weights = from_tensors(tensors, prefix, device=device, interleaved=interleaved)
-        return cls(shape_of(weights, top_k, activation or Activation()), weights, **options)
+        shape = shape_of(weights, top_k, activation or Activation(), activations)
+        return cls(shape, weights, **options)
 
     def forward(
         self,
@@ -375,12 +381,18 @@ def _present(index: int) -> Gpu | None:
     return detect_gpu(index)
 
 
-def shape_of(weights: ExpertWeights, top_k: int, activation: Activation) -> MoEShape:
+def shape_of(
+    weights: ExpertWeights, top_k: int, activation: Activation, activations: str | None = None
+) -> MoEShape:
     """Return the layer of which some weights are all the experts.
+
+    Without `activations` rows are bf16 beside mxfp4 weights with biases, which is gpt-oss.
 
     Raises:
         InvalidInput: more experts a token than there are.
     """
+    biases = weights.gate_up.bias is not None
+    usual = "bf16" if biases and weights.form == "mxfp4" else PAIRS[weights.form][0]
     return MoEShape(
         model="served",
         experts=weights.experts,
@@ -388,9 +400,9 @@ def shape_of(weights: ExpertWeights, top_k: int, activation: Activation) -> MoES
         hidden=weights.hidden,
         intermediate=weights.intermediate,
         weights=weights.form,
-        activations=PAIRS[weights.form][0],
+        activations=activations or usual,
         activation=activation,
-        biases=weights.gate_up.bias is not None,
+        biases=biases,
     )
 
 

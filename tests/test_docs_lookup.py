@@ -29,6 +29,6 @@ def test_the_examples_run_as_written(
     names: dict[str, Any] = {}
     for example in EXAMPLES:
         exec(compile(example, "docs/lookup.md", "exec"), names)
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     assert "64 measured exact: measured at 16 tokens" in capsys.readouterr().out
     assert '"tokens": 500000' in (tmp_path / "misses.jsonl").read_text()

@@ -23,6 +23,7 @@ from rubin_tune.db.table_file import make_document, problem_keys
 from rubin_tune.errors import InvalidInput
 from rubin_tune.kernels._megamoe_formats import (
     E4M3,
+    dequantise_rows,
     dequantise_weight,
     quantise_rows,
     quantise_weight,
@@ -221,6 +222,60 @@ def block_fp8(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def mxfp4(case: dict[str, Any]) -> dict[str, Any]:
+    """Load mxfp4 weights as gpt-oss stores them, gate rows first, or one matrix an expert."""
+    how, form = case["how"], WEIGHT_FORMATS["mxfp4"]
+    layer = Layer(biases=how == "gpt-oss")
+    data, scales = {}, {}
+    for name in ("gate", "up", "down"):
+        stored = [quantise_weight(matrix, form) for matrix in getattr(layer, name)]
+        real = [dequantise_weight(s.data, s.scale, form).float() for s in stored]
+        setattr(layer, name, torch.stack(real))
+        data[name] = torch.stack([s.data for s in stored])
+        scales[name] = torch.stack([s.scale for s in stored if s.scale is not None])
+    options: dict[str, Any] = {"top_k": TOP_K, "gpu": load_gpu("h200")}
+    activation = GPT_OSS if how == "gpt-oss" else Activation()
+    if how == "experts":
+        tensors = {
+            f"{e}.{key}.{ending}": held[name][e]
+            for name, key in (("gate", "w1"), ("up", "w3"), ("down", "w2"))
+            for ending, held in (("weight", data), ("scale", scales))
+            for e in range(EXPERTS)
+        }
+        # Checkpoints also call the bytes so.
+        tensors["0.w1.scale"] = tensors["0.w1.scale"].view(torch.float8_e8m0fnu)
+        tensors = {n: t.view(torch.int8) if "weight" in n else t for n, t in tensors.items()}
+    else:
+        mix = how == "gpt-oss"
+
+        def fused(held: dict[str, Tensor]) -> Tensor:
+            pair = [held["gate"], held["up"]]
+            return torch.stack(pair, dim=2).flatten(1, 2) if mix else torch.cat(pair, dim=1)
+
+        tensors = {
+            "gate_up_proj_blocks": fused(data).unflatten(2, (-1, 16)),
+            "gate_up_proj_scales": fused(scales),
+            "down_proj_blocks": data["down"].unflatten(2, (-1, 16)),
+            "down_proj_scales": scales["down"],
+        }
+        if layer.biases:
+            tensors["gate_up_proj_bias"] = torch.stack(layer.biases[:2], dim=2).flatten(1, 2)
+            tensors["down_proj_bias"] = layer.biases[2]
+        options |= {"interleaved": None if mix else False, "activations": None if mix else "bf16"}
+    module = MegaMoE.from_tensors(tensors, activation=activation, **options)
+    x, ids, gates = step(9, "random")
+    seen = x.float()
+    if module.problem.shape.activations == "mxfp8":
+        rows = quantise_rows(x, ACTIVATION_FORMATS["mxfp8"], 32)
+        seen = dequantise_rows(rows.data, rows.scale, 32).float()
+    got = module(x, ids, gates)
+    return {
+        "error": error(got, layer.expected(seen, ids, gates, activation)),
+        "tolerance": tolerance(module),
+        "form": [module.problem.shape.weights, module.problem.shape.activations],
+    }
+
+
 def _buffers(module: MegaMoE, tokens: int) -> list[int]:
     """Return the addresses of a planned step's buffers."""
     found = module._step(tokens)
@@ -387,6 +442,17 @@ def refuses(case: dict[str, Any]) -> dict[str, Any]:
         "flat weights": lambda: MegaMoE.from_fused(fused[0], down[0], top_k=2),
         "device": lambda: module(x.to("meta"), ids, gates),
         "no such prefix": lambda: MegaMoE.from_tensors({"a.0.w1.weight": gate[0]}, "b.", top_k=2),
+        "flat blocks": lambda: MegaMoE.from_tensors(
+            {
+                "gate_up_proj_blocks": fused.byte(),
+                "gate_up_proj_scales": fused.byte(),
+                "down_proj_blocks": down.byte(),
+                "down_proj_scales": down.byte(),
+            },
+            top_k=2,
+        ),
+        "no scales": lambda: MegaMoE.from_tensors({"gate_up_proj_blocks": fused}, top_k=2),
+        "bytes without scales": lambda: MegaMoE.from_fused(fused.byte(), down.byte(), top_k=2),
         "no down": lambda: MegaMoE.from_tensors({"gate_up_proj": fused}, top_k=2),
     }
     words = {}
@@ -513,6 +579,7 @@ COMMANDS = (
     declines,
     loads,
     block_fp8,
+    mxfp4,
     repeats,
     shares,
     pieces,

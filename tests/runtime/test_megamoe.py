@@ -35,6 +35,15 @@ def test_block_scaled_fp8_weights_are_loaded(interpreter: Any, fused: bool) -> N
 
 
 @pytest.mark.parametrize(
+    ("how", "rows"), [("gpt-oss", "bf16"), ("halves", "bf16"), ("experts", "mxfp8")]
+)
+def test_mxfp4_weights_are_loaded(interpreter: Any, how: str, rows: str) -> None:
+    answer = interpreter("mxfp4", how=how)
+    assert answer["form"] == ["mxfp4", rows]
+    assert answer["error"] <= answer["tolerance"]
+
+
+@pytest.mark.parametrize(
     ("tokens", "between", "one"), [(12, 12, True), (5, 7, True), (9, 16, False)]
 )
 def test_a_planned_step_serves_other_tokens_from_the_same_buffers(
@@ -104,7 +113,10 @@ REFUSALS = {
     "capacity": "capacity is 0",
     "float32 weights": "float32 and float32",
     "other experts": "gate_up weights are [4, 256, 256]",
-    "fp8 without scales": "needs block scales",
+    "fp8 without scales": "need scales",
+    "flat blocks": "gate_up_blocks are uint8 [5, 256, 256]: must be uint8",
+    "no scales": "there is no gate_up_proj_scales",
+    "bytes without scales": "gate_up weights are [5, 256, 256]",
     "too many top_k": "top_k",
     "missing expert": "5 w1, 4 w3 and 5 w2",
     "ragged experts": "w3 of expert 4",
