@@ -112,10 +112,13 @@ def default(problem: Problem, unit: Unit, gpu: Gpu) -> LaunchConfig:
     """
     found = space(problem, unit, gpu)
     rows = expected_rows(problem) / max(expected_active_experts(problem), 1.0)
-    wanted = _rule(_target(problem, unit, gpu), rows)
+    target = _target(problem, unit, gpu)
+    wanted = _rule(target, rows)
     for stages in range(wanted.integer("num_stages"), 1, -1):
         config = wanted.replace(num_stages=stages)
-        if found.contains(config):
+        # Some compilers give every stage a buffer (triton 3.6 on sm_90): a default must fit whichever it is.
+        fits = stages * target.stage_bytes(config) <= target.shared_bytes
+        if fits and found.contains(config):
             return config
     return _nearest(found, wanted)
 

@@ -9,9 +9,9 @@ random forest over the encoded parameters and the given rankings. Three things a
 * The start uses all values of the axes evenly; large pools add random points to it.
 * A forest's vote p is raised by its spread sqrt(p (1 - p)), so that a sure copy of what is known does
   not always go before a likely surprise. The threshold is drawn anew for each proposal.
-* While few points are known every third proposal comes from a Gaussian process on log times, which
-  interpolates better from little; later every third is a neighbour (one parameter changed) of the
-  two fastest: coordinate polish.
+* Every second proposal is a neighbour (one parameter changed) of the two fastest: coordinate polish.
+  In small pools it comes from a Gaussian process on log times while few points are known: that
+  interpolates better from little, where a pool holds little else.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ START = (8, 20)
 # Share of the evaluated that count as fast, drawn uniformly for each proposal.
 FAST_SHARE = (0.08, 0.35)
 TREES = 30
-EVERY = 3
-# Evaluations up to which the Gaussian process takes its turns; then neighbours of the fastest do.
+EVERY = 2
+# Pools in which the Gaussian process takes its turns, and evaluations up to which it does; then, and in
+# larger pools from the start, neighbours of the fastest do.
+GAUSSIAN_POOL = 2000
 GAUSSIAN_UNTIL = 40
 POLISHED = 2
 # Length scales that the process tries, drawn around 1 (an axis is 1 long), spread in log.
@@ -68,7 +70,8 @@ class LfboSampler(PoolSampler):
             return self._starting(seen)
         unseen = self._scored(seen)
         self._turn += 1
-        if self._turn % EVERY == 0 and seen.count < GAUSSIAN_UNTIL:
+        small = len(self.candidates.configs) <= GAUSSIAN_POOL
+        if self._turn % EVERY == 0 and small and seen.count < GAUSSIAN_UNTIL:
             return int(unseen[self._improvement(seen, unseen).argmax()])
         if self._turn % EVERY == 0:
             near = self._neighbours(seen)
