@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..runtime.choices import edges_in_words
+from ..runtime.choices import Reason, edges_in_words
 from ._lookup import spelled
 from ._options import database_option, json_option, problem_options
 from ._output import print_json, print_table
@@ -75,7 +75,7 @@ def _print_choice(found: Explanation) -> None:
     low, high = found.choice.bucket
     click.echo(
         f"{found.choice.evidence}: {found.choice.why}; the same from {low} to {high} tokens"
-        + edges_in_words(found.choice.edges)
+        + (edges_in_words(found.choice.edges) if found.choice.reason is Reason.EXACT else "")
     )
     row = found.row
     if row is None:

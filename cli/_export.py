@@ -13,7 +13,9 @@ from ._output import print_json
 @click.command()
 @click.argument("kernel", default="megamoe")
 @problem_options
-@click.option("--format", "format_name", required=True, help="vllm, sglang, json, csv, or optuna.")
+@click.option(
+    "--format", "format_name", required=True, help="vllm, sglang, json, csv, python, or optuna."
+)
 @click.option(
     "--out",
     required=True,
@@ -32,6 +34,13 @@ from ._output import print_json
     metavar="[N]",
     help="Only winners of a sweep --portfolio, of at most N configs a GEMM (6).",
 )
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path, exists=True),
+    metavar="PATH",
+    help="Say what changes over this table of the engine's, or the one of the same name in a folder.",
+)
+@click.option("--dry-run", is_flag=True, help="Check everything, name the files, write nothing.")
 @database_option
 @json_option
 def export(
@@ -42,6 +51,8 @@ def export(
     device_name: str | None,
     allow_predicted: bool,
     portfolio: int | None,
+    dry_run: bool,
+    against: Path | None,
     db: str | None,
     as_json: bool,
     **options: object,
@@ -54,8 +65,10 @@ def export(
       rubin-tune export megamoe --format optuna --out study.db   (trials, for optuna-dashboard)
     """
     from ..tuner import SweepRequest, export_winners
+    from ..tuner.table_diff import Difference
 
     stale: dict[str, int] = {}
+    changes: list[Difference] = []
     paths = export_winners(
         SweepRequest(kernel=kernel, **options),  # type: ignore[arg-type]
         stale=stale,
@@ -65,14 +78,32 @@ def export(
         device_name=device_name,
         allow_predicted=allow_predicted,
         portfolio=portfolio,
+        dry_run=dry_run,
+        against=against,
+        changes=changes,
         database=db,
     )
     if as_json:
         files = [str(path) for path in paths]
-        print_json({"schema": "rubin-tune.export/1", "files": files, "stale": stale})
+        told = None if against is None else [change.as_json() for change in changes]
+        print_json(
+            {
+                "schema": "rubin-tune.export/1",
+                "files": files,
+                "dry_run": dry_run,
+                "changes": told,
+                "stale": stale,
+            }
+        )
         return
     for path in paths:
-        click.echo(path)
+        click.echo(f"would write {path}" if dry_run else path)
+    for change in changes:
+        click.echo(
+            f"{change.file}, {change.tokens} tokens: {change.theirs or 'no row'} -> {change.ours or 'no row'}"
+        )
+    if against is not None:
+        click.echo(f"{len(changes)} rows differ from {against}")
     for why, rows in stale.items():
         click.echo(
             f"{rows} rows are stale ({why}): rubin-tune requalify times them again", err=True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from ..db import Rejected, Trial, Winner, default_path, open_store
@@ -31,6 +33,7 @@ from .request import (
     resolve_problem,
 )
 from .result import compile_json
+from .table_diff import Difference, Load, differences
 from .toolchain import require_target
 
 
@@ -227,13 +230,19 @@ def export_winners(
     device_name: str | None = None,
     allow_predicted: bool = False,
     portfolio: int | None = None,
+    dry_run: bool = False,
+    against: Path | None = None,
     database: str | Path | None = None,
     stale: dict[str, int] | None = None,
+    changes: list[Difference] | None = None,
 ) -> list[Path]:
     """Write winners as a table, or trials as studies; nothing is written when any row is refused.
 
     With `portfolio` the winners are those of the newest sweep that was held to at most so many configs
-    a GEMM. Into `stale` goes why rows are stale, with how many: they are written all the same.
+    a GEMM. With `dry_run` everything is done in a scratch folder, and the files are only named. Into
+    `stale` goes why rows are stale, with how many: they are written all the same; into
+    `changes` the rows in which the table differs from `against`, a file of the same engine or a folder
+    with one of the same name.
 
     Raises:
         ExportRefused: no winners, or the target engine cannot express a row.
@@ -245,7 +254,10 @@ def export_winners(
             raise InvalidInput(
                 f"format {format_name!r} writes trials: leave --portfolio and --device-name out"
             )
-        return exporter.export_trials(*_trials(request, sweep_id, database), out)
+        if against is not None:
+            raise InvalidInput("--against takes an engine's format: these are trials")
+        trials = _trials(request, sweep_id, database)
+        return _written(lambda to: exporter.export_trials(*trials, to), out, dry_run)
     if portfolio is not None and sweep_id is None:
         sweep_id = _portfolio_sweep(request, portfolio, database)
     winners = stored_winners(request, database=database, sweep_id=sweep_id)
@@ -254,12 +266,44 @@ def export_winners(
             f"no winners of {request.kernel} for {request.model!r} on that GPU in the database: "
             "run rubin-tune sweep first"
         )
-    paths: list[Path] = exporter.export(
-        winners, out, device_name=device_name, allow_predicted=allow_predicted
-    )
+
+    def write(to: Path) -> list[Path]:
+        files: list[Path] = exporter.export(
+            winners, to, device_name=device_name, allow_predicted=allow_predicted
+        )
+        return files
+
+    if against is not None:
+        with _scratch(out) as place:
+            found = differences(write(place), _loader(exporter, format_name), against)
+        if changes is not None:
+            changes += found
+    paths = _written(write, out, dry_run)
     if stale is not None:
         stale.update(stale_words(winners))
     return paths
+
+
+def _written(write: Callable[[Path], list[Path]], out: Path, dry_run: bool) -> list[Path]:
+    """Return the files that were written, or would be."""
+    if not dry_run:
+        return write(out)
+    with _scratch(out) as place:
+        return [out / path.relative_to(place) for path in write(place)]
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """Give a place of the same ending that is gone afterwards."""
+    with TemporaryDirectory(prefix="rubin-tune-") as folder:
+        yield Path(folder) / (out.name or "out")
+
+
+def _loader(exporter: Any, name: str) -> Load:
+    if not hasattr(exporter, "load"):
+        raise InvalidInput(f"format {name!r} is not read: --against takes an engine's")
+    load_: Load = exporter.load
+    return load_
 
 
 def _trials(
