@@ -49,6 +49,8 @@ MOST_SCORED = 20_000
 SLOW_SLOPE = 0.3
 # A ranking's place spans this much of the Gaussian process's space, a parameter 1.
 PRIOR_SPAN = 2.0
+# What the last of a ranking loses of a vote: few points divide a forest little, a ranking goes on.
+PRIOR_WEIGHT = 0.3
 
 
 class LfboSampler(PoolSampler):
@@ -119,6 +121,8 @@ class LfboSampler(PoolSampler):
         # Below any difference of votes: ties are broken at random.
         noise = 1e-9 * self.rng.random(len(unseen))
         found: Floats = votes + np.sqrt(votes * (1 - votes)) + noise
+        if self.candidates.prior.shape[1]:
+            found -= PRIOR_WEIGHT * self.candidates.prior[unseen].mean(axis=1)
         return found
 
     def _labels(self, seen: Seen) -> tuple[Floats, Floats]:
@@ -140,7 +144,9 @@ class LfboSampler(PoolSampler):
         known = np.where(np.isfinite(seen.times), seen.times, seen.times[_finite(seen)].max())
         logs = np.log(known)
         middle = np.median(logs)
-        logs = np.where(logs > middle, middle + SLOW_SLOPE * (logs - middle), logs)
+        if not self.candidates.prior.shape[1]:
+            # A ranking tells slow points apart by itself.
+            logs = np.where(logs > middle, middle + SLOW_SLOPE * (logs - middle), logs)
         kernel = Matern(np.ones(features.shape[1]), nu=2.5)
         process = GaussianProcessRegressor(
             kernel, alpha=NOISE, normalize_y=True, optimizer=self._likeliest
