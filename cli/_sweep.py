@@ -111,6 +111,8 @@ def sweep(
       rubin-tune sweep --plan plan.toml --dry-run
       rubin-tune sweep megamoe --from-misses misses.jsonl
     """
+    from ..errors import InvalidInput
+    from ..topology import is_present
     from ..tuner import SweepRequest
     from ..tuner.budget import parse_seconds, parse_share
     from ..tuner.gpu_state import visible_device
@@ -122,6 +124,8 @@ def sweep(
         # Before anything asks the driver, which reads it once; the timing process inherits it.
         seen = visible_device(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
         os.environ["CUDA_VISIBLE_DEVICES"] = seen
+        if not is_present():
+            raise InvalidInput(f"gpus is {gpus!r}: the driver shows no such GPU in this machine")
     if plan is not None:
         _refuse_beside_plan(context)
         asked = read_plan(plan)

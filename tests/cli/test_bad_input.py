@@ -32,6 +32,7 @@ REFUSED = [
     (("sweep", "megamoe", "--evaluator", "recorded"), "recorded:FILE"),
     (("sweep", "megamoe", "--evaluator", "gpu", "--target", "vr200"), "gpu"),
     (("sweep", "megamoe", "--sampler", "oracle"), "oracle"),
+    (("sweep", "megamoe", "--gpus", "9999"), "no such GPU"),
     (("sweep", "megamoe", "--trials", "0"), "0"),
     (("sweep", "megamoe", "--budget", "soon"), "soon"),
     (("sweep", "megamoe", "--wait-gpu", "long"), "wait-gpu is 'long'"),
