@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 from ..db import Evidence, Trial, Winner
@@ -17,6 +17,7 @@ from ..search_spaces import LaunchConfig, Unit
 
 _Time = tuple[float, Evidence]
 _Point = tuple[Unit, int, LaunchConfig]
+_Times = Mapping[_Point, _Time]
 
 
 def pinned(
@@ -80,42 +81,42 @@ def _edge(first: Winner, second: Winner, protocols: Sequence[_Times]) -> Edge | 
     return Edge(tokens=last, evidence=min(here, there))
 
 
-@dataclass(frozen=True, slots=True)
-class _Times:
-    """Times of one measuring protocol."""
-
-    known: Mapping[_Point, _Time]
-
-    def of(self, winner: Winner, tokens: int) -> _Time | None:
-        """Return what a winner's config takes at a token count: of a layer, all its GEMMs.
-
-        What surrounds the GEMMs is the same for both configs of an edge, or unknown.
-        """
-        parts = [(Unit(unit), config) for unit, config in winner.parts]
-        points = parts or [(winner.unit, winner.config)]
-        found = [self.known.get((unit, tokens, config)) for unit, config in points]
-        times = [one for one in found if one is not None]
-        if len(times) < len(found):
-            return None
-        return sum(time_us for time_us, _ in times), min(evidence for _, evidence in times)
-
-
-def _times(trials: Iterable[Trial]) -> _Times:
-    return _Times(
-        {
-            (t.unit, t.problem.tokens, t.config): (t.time_us, t.evidence)
-            for t in trials
-            if t.time_us is not None
-        }
-    )
-
-
 def _lead(
     tokens: int, first: Winner, second: Winner, protocols: Sequence[_Times]
 ) -> tuple[float, Evidence] | None:
-    """Return the logarithm of the first config's time over the second's, of one protocol."""
+    """Return the logarithm of the first config's time over the second's.
+
+    Of a layer the times of its GEMMs are summed, each GEMM's two configs compared in one protocol. What
+    surrounds the GEMMs is taken to be alike for both.
+    """
+    found = [
+        _pair([(unit, tokens, config), (unit, tokens, other)], protocols)
+        for (unit, config), (_, other) in zip(_parts(first), _parts(second), strict=True)
+    ]
+    pairs = [pair for pair in found if pair is not None]
+    if len(pairs) < len(found):
+        return None
+    one, other = (sum(pair[side][0] for pair in pairs) for side in (0, 1))
+    return math.log(one / other), min(time[1] for pair in pairs for time in pair)
+
+
+def _parts(winner: Winner) -> list[tuple[Unit, LaunchConfig]]:
+    parts = [(Unit(unit), config) for unit, config in winner.parts]
+    return sorted(parts, key=lambda part: part[0].value) or [(winner.unit, winner.config)]
+
+
+def _pair(points: Sequence[_Point], protocols: Sequence[_Times]) -> tuple[_Time, _Time] | None:
+    """Return the times of two points by the first protocol that has both."""
     for times in protocols:
-        one, other = times.of(first, tokens), times.of(second, tokens)
+        one, other = (times.get(point) for point in points)
         if one is not None and other is not None:
-            return math.log(one[0] / other[0]), min(one[1], other[1])
+            return one, other
     return None
+
+
+def _times(trials: Iterable[Trial]) -> _Times:
+    return {
+        (t.unit, t.problem.tokens, t.config): (t.time_us, t.evidence)
+        for t in trials
+        if t.time_us is not None
+    }

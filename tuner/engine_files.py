@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from inspect import signature
+from types import ModuleType
 from typing import Any
 
 from ..db import Winner
 from ..errors import ExportRefused, InvalidInput
 from ..kernels._kernel import Kernel
 from ..registry import load
+from ..registry import names as offered
 from ..search_spaces import VLLM_LADDER, Problem
 from ..topology import Gpu
 
@@ -62,11 +64,12 @@ def engine_files(
         device_name: The GPU's name as the driver says it; None = from the row.
 
     Raises:
-        UnknownName: no such format.
-        InvalidInput: the format is no engine's table, or no GPU's name is known.
+        InvalidInput: no such engine, or no GPU's name is known.
         ExportRefused: the kernel is not the engine's, or the engine reads no such table.
     """
-    module = import_module(type(load("db.formats", engine)).__module__)
+    if engine not in offered("db.formats"):
+        raise InvalidInput(f"unknown engine {engine!r}: known are {', '.join(_engines())}")
+    module = _module(engine)
     file_name: Callable[..., str] | None = getattr(module, "file_name", None)
     if file_name is None:
         raise InvalidInput(f"format {engine!r} is no engine's table: name vllm or another engine")
@@ -97,6 +100,14 @@ def engine_files(
         for experts, ranks in _ranks(problem).items()
         for name in names
     ]
+
+
+def _engines() -> list[str]:
+    return [name for name in offered("db.formats") if hasattr(_module(name), "file_name")]
+
+
+def _module(engine: str) -> ModuleType:
+    return import_module(type(load("db.formats", engine)).__module__)
 
 
 def _ranks(problem: Problem) -> dict[int, tuple[int, ...]]:
